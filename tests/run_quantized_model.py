@@ -1,4 +1,4 @@
-"""Runs a model quantised by ONNX Runtime on the reference backend; the tests call it.
+"""Runs a model quantized by ONNX Runtime on the reference backend; the tests call it.
 
 Usage: ``python run_quantized_model.py MODEL DIRECTORY``. Writes ``model.so``, ``input.npy`` and
 ``expected.npy`` (the NPU's result) into the directory, and prints the findings as JSON.

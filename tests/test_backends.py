@@ -187,7 +187,7 @@ def test_a_build_behind_one_for_a_board_has_the_codegen_again(
     project = tmp_path / "project"
     shutil.copytree(render(backend_name="kept", op_preset="custom", ops=["relu"]), project)
     names = []
-    # The build folder is kept; without optimisation it is filled in half of the time.
+    # The build folder is kept; without optimization it is filled in half of the time.
     flags = "-O0"
     if "Free Software Foundation" in run("c++", "--version"):
         # Two types of one name make the linker mix up their functions, unless these are inlined.
@@ -210,7 +210,7 @@ def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers
     shutil.copytree(render(backend_name="clean", op_preset="custom", ops=ops), project)
     compiler = shutil.which("c++")
     assert compiler
-    # Little optimisation cuts the compile time to a third.
+    # Little optimization cuts the compile time to a third.
     wheel = workshop.build(project, SANITIZE="address,undefined", CMAKE_CXX_FLAGS_RELEASE="-O1")
     (build,) = (project / "build").iterdir()
     options = {

@@ -291,7 +291,7 @@ CONTROLS = [
     Control(
         "accumulator_of_24_bits",
         PRODUCTS,
-        "    simd_.requantise(how_, sums, rows, kPanelColumns, columns,",
+        "    simd_.requantize(how_, sums, rows, kPanelColumns, columns,",
         '    if (Broken("accumulator_of_24_bits")) {\n'
         "      auto* all = reinterpret_cast<int32_t*>(const_cast<float*>(sums));\n"
         "      for (int64_t i = 0; i < rows; ++i) {\n"
@@ -299,7 +299,7 @@ CONTROLS = [
         "          int32_t& sum = all[i * kPanelColumns + j];\n"
         "          sum = static_cast<int32_t>(static_cast<uint32_t>(sum) << 8) >> 8;\n"
         "        }\n      }\n    }\n"
-        "    simd_.requantise(how_, sums, rows, kPanelColumns, columns,",
+        "    simd_.requantize(how_, sums, rows, kPanelColumns, columns,",
         "quantized",
         "long",
     ),
@@ -332,10 +332,10 @@ CONTROLS = [
         "matmul",
     ),
     Control(
-        "scores_quantised_before_a_topk",
+        "scores_quantized_before_a_topk",
         "engine/workbench/quantization/planning.py",
         "return {name for group in self.units for name in inputs_of(group)}",
-        f'edges = {IN_PYTHON} == "scores_quantised_before_a_topk"\n'
+        f'edges = {IN_PYTHON} == "scores_quantized_before_a_topk"\n'
         "        read = edges_of if edges else inputs_of\n"
         "        return {name for group in self.units for name in read(group)}",
         "pytest",

@@ -360,7 +360,7 @@ assert {"requantize", "concat"} <= integers(lambda x, y: op.concat([x, y], 1), X
 
 
 @LAYOUTS
-def test_quantised_tensors_are_laid_out_like_others(layout: str, place: Callable[..., str]) -> None:
+def test_quantized_tensors_are_laid_out_like_others(layout: str, place: Callable[..., str]) -> None:
     place(QUANTIZED, EMULATOR_LAYOUT=layout)
 
 

@@ -216,7 +216,7 @@ def test_the_pictures_of_the_docs_are_made_by_a_command(reference: Path, tmp_pat
 
 @pytest.mark.skipif(not HAS_ONNX_RUNTIME, reason="onnxruntime is not installed")
 @pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2"])
-def test_a_quantised_model_is_integers_here_on_a_board_and_over_rpc(
+def test_a_quantized_model_is_integers_here_on_a_board_and_over_rpc(
     model: str, reference: Path, board: Path, tmp_path: Path
 ) -> None:
     output = run(reference, HERE / "run_quantized_model.py", model, tmp_path)

@@ -136,7 +136,7 @@ function(npu_add_objects name)
   target_compile_options(${name} PRIVATE ${NPU_LITTLE_OPTIMIZED})
 endfunction()
 
-# Objects that gain from more optimisation.
+# Objects that gain from more optimization.
 function(npu_add_kernel_objects name)
   add_library(${name} OBJECT ${ARGN})
   target_link_libraries(${name} PUBLIC ${NPU_PACKAGE}_options Threads::Threads)

@@ -132,7 +132,7 @@ def test_a_range_that_is_too_small_is_found_where_it_is_written_and_read():
 
 
 def matmuls(end):
-    """Make a float model of a product, and a quantised one; `end` adds the rest to both."""
+    """Make a float model of a product, and a quantized one; `end` adds the rest to both."""
     data = variable("data", 8, 64)
 
     def write(emit, quantized):
@@ -229,7 +229,7 @@ def test_a_batch_norm_in_the_weights_and_a_relu_in_the_range_are_matched():
 @pytest.mark.thorough
 @needs("matmul", "add", "quantize", "dequantize", "reshape")
 def test_ops_that_only_move_elements_may_differ():
-    """PyTorch's importer flattens what a linear layer reads; that of a quantised one does not."""
+    """PyTorch's importer flattens what a linear layer reads; that of a quantized one does not."""
     data = variable("data", 3, 4, 64)
     bias = relax.const(np.linspace(-1, 1, 16, dtype="float32"))
 
@@ -285,7 +285,7 @@ def test_elements_that_are_moved_to_other_places_differ():
     mods = [build([data], partial(write, quantized=item)) for item in (False, True)]
     arrays = [np.random.default_rng(1).standard_normal((4, 4)).astype("float32")]
     (difference,) = backend.accuracy_report(*mods, arrays).differences
-    assert difference.startswith("'data' (an input) of the quantised model is where the float")
+    assert difference.startswith("'data' (an input) of the quantized model is where the float")
     assert "elements are in different places" in difference
 
 
@@ -307,7 +307,7 @@ def test_models_that_differ_are_reported_with_both_ops():
     found = backend.accuracy_report(build([IMAGE], another), network(True), inputs())
     (difference,) = found.differences
     assert re.fullmatch(
-        r"'lv\w*' \(relu\) of the quantised model is where the float model has 'lv\w*' \(add\)\.",
+        r"'lv\w*' \(relu\) of the quantized model is where the float model has 'lv\w*' \(add\)\.",
         difference,
     )
     # An op without a counterpart forms one layer with its reader.
@@ -325,7 +325,7 @@ def test_models_that_differ_are_reported_with_both_ops():
 
     found = backend.accuracy_report(build([IMAGE], wider), build([IMAGE], narrow), inputs())
     (difference,) = found.differences
-    assert "(conv2d) of the quantised model is where the float model has" in difference
+    assert "(conv2d) of the quantized model is where the float model has" in difference
     assert "padding is (1, 1, 1, 1) and (2, 2, 2, 2)" in difference
     assert {item.ops for item in found.layers} == {("quantize",), ("conv2d",), ("relu",)}
     assert difference in str(found)
@@ -446,12 +446,12 @@ def test_attention_of_pytorch_is_matched():
 
 @needs("matmul")
 @needs_torch
-def test_weights_that_torchao_casts_are_quantised():
+def test_weights_that_torchao_casts_are_quantized():
     import torch
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
     if not support.TABLE.takes_integer_weights("relax.matmul"):
-        pytest.skip("this chip takes no quantised weights beside real numbers")
+        pytest.skip("this chip takes no quantized weights beside real numbers")
     torch.manual_seed(0)
     network, given = torch.nn.Linear(64, 32, bias=False).eval(), (torch.randn(4, 64),)
     programs = [torch.export.export(network, given)]
@@ -467,7 +467,7 @@ def test_weights_that_torchao_casts_are_quantised():
 
 
 def reported(lines, weights, shape=(2, 3, 8, 8), opset=18):
-    """Quantise an ONNX model by the backend's own function, and compare."""
+    """Quantize an ONNX model by the backend's own function, and compare."""
     model = onnx_model(lines, list(shape), ["y"], weights, opset)
     found = quantize_for(model, images(shape=shape))
     mods = [backend.from_onnx(item) for item in (model, found)]
@@ -480,7 +480,7 @@ def reported(lines, weights, shape=(2, 3, 8, 8), opset=18):
 
 @needs("hard_swish", "pad", "tanh", "exp", "log", "maximum", "multiply", "add")
 @needs_onnx
-def test_what_onnx_runtime_rewrites_before_it_quantises_is_matched():
+def test_what_onnx_runtime_rewrites_before_it_quantizes_is_matched():
     """It puts a pad and a factor into a convolution, and spells activations differently."""
     lines = (
         "a = Conv x w pads=[1,1,1,1]",

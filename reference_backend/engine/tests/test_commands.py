@@ -535,7 +535,7 @@ def needs_integers(test):
 @needs_integers
 @needs_library("onnx", "onnxruntime")
 @pytest.mark.usefixtures("bound_constants")
-def test_an_onnx_file_is_quantised_on_the_way(tmp_path):
+def test_an_onnx_file_is_quantized_on_the_way(tmp_path):
     weight = onnx_file(tmp_path / "model.onnx")
     images = np.cumsum(np.random.default_rng(3).standard_normal((24, 2, 16)), 2).astype("float32")
     np.savez(tmp_path / "images.npz", image=images)

@@ -313,7 +313,7 @@ NORMS = ("layer_norm", "rms_norm")
 
 
 def norm(name, axes):
-    """Return a normalisation as its steps; gamma and beta broadcast along the last axes."""
+    """Return a normalization as its steps; gamma and beta broadcast along the last axes."""
     x = variable("x", 4, 4, 4)
     parameters = [variable(f"parameter_{index}", *[4] * len(axes)) for index in range(2)]
 

@@ -136,7 +136,7 @@ def run_model(tmp_path_factory):
     if not EXAMPLE.is_dir() or shutil.which("cmake") is None or shutil.which("c++") is None:
         pytest.skip("needs engine/backend/examples/cpp, cmake and c++")
     folder = tmp_path_factory.mktemp("run_model")
-    # Without optimisation, it compiles in half of the time.
+    # Without optimization, it compiles in half of the time.
     given = (f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_CXX_FLAGS_RELEASE=-O0")
     for command in (["-S", EXAMPLE, "-B", folder, *given], ["--build", folder]):
         subprocess.run(["cmake", *command], check=True, stdout=subprocess.DEVNULL)

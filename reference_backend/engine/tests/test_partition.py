@@ -975,7 +975,7 @@ def test_a_bias_needs_no_add_in_the_table():
     assert found.regions == [["conv2d_bias"]]
 
 
-# ---- Batch normalisation ------------------------------------------------------------------------
+# ---- Batch normalization ------------------------------------------------------------------------
 
 
 def normalized(emit, value, axis=1, **attributes):
@@ -1043,11 +1043,11 @@ def test_running_statistics_that_are_read_are_results_of_a_batch_norm():
     assert not report_of(mod).on_host
 
 
-# ---- Other normalisations -----------------------------------------------------------------------
+# ---- Other normalizations -----------------------------------------------------------------------
 
 
 @needs("group_norm", variable=True)
-def test_a_normalisation_may_disable_scale_and_shift():
+def test_a_normalization_may_disable_scale_and_shift():
     x, last = variable("x", 2, 4, 3), variable("b", 4)
     attributes = {"num_groups": 2, "channel_axis": 1, "axes": [2], "center": False}
 

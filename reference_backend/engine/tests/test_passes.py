@@ -507,7 +507,7 @@ def test_all_kernels_of_a_model_are_one_build(monkeypatch):
 
 
 @needs("matmul", "dequantize")
-def test_a_quantised_constant_stays_one_if_the_table_has_dequantize():
+def test_a_quantized_constant_stays_one_if_the_table_has_dequantize():
     weight = constant(np.ones((4, 4)), "int8")
     call = op.dequantize(weight, relax.const(0.5), relax.const(0, "int8"), axis=-1)
     mod = build([SQUARE], lambda emit: emit(op.matmul(SQUARE, emit(call))))

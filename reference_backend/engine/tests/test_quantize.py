@@ -140,7 +140,7 @@ def test_scores_that_a_topk_reads_stay_float():
     assert (groups, others, found.quantized) == (["conv", "conv"], [], {"x", "h"})
 
 
-def test_a_float_residual_is_not_quantised():
+def test_a_float_residual_is_not_quantized():
     fused = ("conv", "conv add")
     lines = ("n = norm x", "c = conv n", "a = add c n", "d = conv a")
     groups, _, found = planned(lines, ["d"], fused)
@@ -416,7 +416,7 @@ def test_the_type_of_activations(name):
 
 
 @needs_onnx
-def test_weights_that_are_arguments_are_quantised_too(monkeypatch):
+def test_weights_that_are_arguments_are_quantized_too(monkeypatch):
     monkeypatch.setenv(f"{PREFIX}BIND_CONSTANTS", "off")
     model = onnx_model(("m = MatMul x w",), [8, 16], ["m"], {"w": normal(16, 4)})
     found = quantize_for(model, images(shape=(8, 16)))
@@ -425,7 +425,7 @@ def test_weights_that_are_arguments_are_quantised_too(monkeypatch):
 
 
 @needs_onnx
-def test_only_what_the_backend_computes_with_integers_is_quantised(monkeypatch):
+def test_only_what_the_backend_computes_with_integers_is_quantized(monkeypatch):
     lines = ("c = Conv x w", "f = Flatten c", "m = MatMul f v")
     weights = {"w": normal(4, 3, 8, 8), "v": normal(4, 6)}
     model = onnx_model(lines, [2, 3, 8, 8], ["m"], weights)
@@ -688,7 +688,7 @@ def test_a_backend_without_integers_says_what_it_lacks(monkeypatch):
 def test_other_models_are_refused():
     with pytest.raises(ValueError, match="type IRModule; supported: onnx.ModelProto"):
         quantize_for(tvm.IRModule(), images())
-    with pytest.raises(ValueError, match="quantised already: it has DequantizeLinear"):
+    with pytest.raises(ValueError, match="quantized already: it has DequantizeLinear"):
         quantize_for(quantize_for(branches(), images()), images())
 
 
@@ -911,7 +911,7 @@ def layers(name):
 
 
 def quantized_layers(name):
-    """Return the placed ops of the quantised model, having compared its results."""
+    """Return the placed ops of the quantized model, having compared its results."""
     import torch
 
     network, shape = layers(name)
@@ -1066,7 +1066,7 @@ def test_unsupported_torch_models_are_refused():
 
 
 @needs_torch
-def test_torch_layers_that_cannot_be_quantised_are_named():
+def test_torch_layers_that_cannot_be_quantized_are_named():
     import torch
 
     network = torch_network()
@@ -1075,7 +1075,7 @@ def test_torch_layers_that_cannot_be_quantised_are_named():
     with pytest.raises(ValueError, match="weights of 'head' have NaN or infinity .* keep_float"):
         quantize_for(network, images())
     halves = [[item[0].astype("float16")] for item in images()]
-    sentence = "'conv2d' computes with float16, and float32 is quantised: model.float"
+    sentence = "'conv2d' computes with float16, and float32 is quantized: model.float"
     with pytest.raises(ValueError, match=sentence):
         quantize_for(torch_network().half(), halves)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised models: the suite `quantized` of the kit, a network, and its canonical form.
+"""Quantized models: the suite `quantized` of the kit, a network, and its canonical form.
 
 These tests run each op and each variant of the suite once; the command `conformance` runs all.
 """
@@ -50,7 +50,7 @@ def outcomes():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_suite_of_quantised_tensors(case):
+def test_the_suite_of_quantized_tensors(case):
     support.assert_passed(outcomes()[case])
 
 
@@ -269,7 +269,7 @@ def test_a_resize_between_layers_reads_and_writes_integers(method, composites):
 
 
 @needs("conv2d", "matmul", "add", "dequantize")
-def test_weights_stay_quantised_and_biases_become_floats():
+def test_weights_stay_quantized_and_biases_become_floats():
     mod = simplify(build([IMAGE], network), Table(OPS))
     bindings = [item for block in mod["main"].body.blocks for item in block.bindings]
     arguments = [item for binding in bindings for item in getattr(binding.value, "args", ())]
@@ -280,7 +280,7 @@ def test_weights_stay_quantised_and_biases_become_floats():
 
 @needs("conv2d", "reshape", "matmul", "quantize", "dequantize")
 def test_float_weights_that_a_model_quantizes_are_quantized_when_it_is_compiled():
-    """Exporters of models that were trained with quantisation write weights like this."""
+    """Exporters of models that were trained with quantization write weights like this."""
     skip_without_integers("conv2d", "matmul")
     scales = [RNG.uniform(0.01, 0.02, count).astype("float32") for count in (16, 10)]
     reals = [RNG.standard_normal(shape) for shape in ((16, 8, 3, 3), (10, 1600))]
@@ -784,7 +784,7 @@ def test_a_function_is_a_table_and_exact(name, kinds, tmp_path):
     np.testing.assert_array_equal(found, np.clip(steps, ends.min, ends.max).astype(result[0]))
 
 
-# ---- Networks that others quantised -------------------------------------------------------------
+# ---- Networks that others quantized -------------------------------------------------------------
 
 OF_NETWORKS = {
     *("add", "subtract", "multiply", "mean", "max_pool2d", "conv2d_transpose", "resize2d"),
@@ -792,7 +792,7 @@ OF_NETWORKS = {
     *("relu", "clip", "leakyrelu", "elu", "hard_sigmoid", "sigmoid", "tanh", "gelu"),
     *("softmax", "layer_norm"),
 }
-"""Ops of these networks that compute with quantised tensors, or move them."""
+"""Ops of these networks that compute with quantized tensors, or move them."""
 
 
 @needs("conv2d", "depthwise_conv2d", "matmul", "quantize", "dequantize")
@@ -957,7 +957,7 @@ def test_products_of_int16_with_too_large_sums_are_computed_in_float():
     [
         (("int16", "int8"), Chip(), INTEGERS, ""),
         (("int16", "int16"), Chip(), INTEGERS, ""),
-        (("uint16", "int8"), Chip(), INTEGERS, "'x1' is uint16; supported, quantised: int8, uint8"),
+        (("uint16", "int8"), Chip(), INTEGERS, "'x1' is uint16; supported, quantized: int8, uint8"),
         (
             ("int8", "int16"),
             Chip(),
@@ -968,13 +968,13 @@ def test_products_of_int16_with_too_large_sums_are_computed_in_float():
             ("int16", "int8"),
             Chip(),
             ("int8",),
-            "'x1' is int16; supported, quantised: int8 (a limit of this chip)",
+            "'x1' is int16; supported, quantized: int8 (a limit of this chip)",
         ),
         (
             ("int16", "int8"),
             Chip(dtypes=("float32", "int8", "uint8")),
             INTEGERS,
-            "'x1' is int16; supported, quantised: int8, uint8 (a limit of this chip)",
+            "'x1' is int16; supported, quantized: int8, uint8 (a limit of this chip)",
         ),
     ],
 )
@@ -1002,7 +1002,7 @@ def test_a_composite_of_types_that_a_chip_lacks_is_declined(dtypes, chip, limits
 
 
 @needs("matmul")
-def test_types_of_quantised_tensors_are_a_tuple():
+def test_types_of_quantized_tensors_are_a_tuple():
     with pytest.raises(ValueError, match="quantized is True; it is a tuple of element types"):
         Limits(quantized=True)
     with pytest.raises(ValueError, match="limits leave nothing of quantized: they say int32"):
@@ -1117,7 +1117,7 @@ def bytes_of(mod):
         ),
     ],
 )
-def test_weights_that_torchao_has_quantised_stay_integers(name, share):
+def test_weights_that_torchao_has_quantized_stay_integers(name, share):
     skip_without_integers("matmul")
     size = check_weights(*weights_by_torchao(name))
     if support.IS_EMULATOR:
@@ -1177,8 +1177,8 @@ PRODUCTS = {
 }
 
 
-def quantised_product(kind, numbers, data_type, dtype, scales):
-    """Build a product of quantised data by a weight; ONNX's MatMul, Conv or ConvTranspose."""
+def quantized_product(kind, numbers, data_type, dtype, scales):
+    """Build a product of quantized data by a weight; ONNX's MatMul, Conv or ConvTranspose."""
     import onnx
 
     _, shape, _, axis = PRODUCTS[kind]
@@ -1220,7 +1220,7 @@ def test_weights_of_int4_are_stored_in_half_a_byte(kind, dtype):
     x = generator.standard_normal(shape).astype("float32")
     results, sizes, read = [], [], []
     for weight, data_type in ((numbers, TensorProto.INT4), (wide, TensorProto.INT8)):
-        mod = quantised_product(kind, weight, data_type, dtype, scales)
+        mod = quantized_product(kind, weight, data_type, dtype, scales)
         ops = backend.offload_report(support.partition_for(mod)).ops
         assert [item.composite for item in ops if is_product(item.op)] == [f"quantized_{name}"]
         executable = compile_for(mod)
@@ -1360,7 +1360,7 @@ def test_as_many_rows_as_the_call_asks_for_are_dequantized(layout):
 @needs_library("torch", "torchao")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["int8", "int4 groups"])
-def test_embeddings_that_torchao_has_quantised_stay_integers(kind, dtype):
+def test_embeddings_that_torchao_has_quantized_stay_integers(kind, dtype):
     import torch
     from torchao import quantization
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports quantised TFLite models, which are written here without TensorFlow.
+"""Imports quantized TFLite models, which are written here without TensorFlow.
 
 The reference computes with floats in NumPy, channels last, and quantizes each result.
 """
@@ -271,7 +271,7 @@ def transposed_conv(net):
 
 
 def real_data(net):
-    """Quantise only the weights."""
+    """Quantize only the weights."""
     x = net.add(net.random.standard_normal((3, 16)).astype("float32"), constant=False)
     operands = [x, net.integers(5, 16, scale=0.01, axis=0)]
     result = Result("float32")
@@ -410,7 +410,7 @@ def test_an_operator_equals_its_float_reference(name):
 # ---- What is refused ----------------------------------------------------------------------------
 
 
-def test_a_quantised_operator_that_is_not_converted_is_named():
+def test_a_quantized_operator_that_is_not_converted_is_named():
     net = Network()
     sums = operator("CUMSUM", lambda x, _: x.cumsum(3), BYTE, "CumsumOptions", [3])
     text = r"CUMSUM \(operator 0, tensor 't2'\) .*'t0'.*supported.*CONV_2D"

@@ -529,7 +529,7 @@ NO_INTEGERS = {"CEIL", "COS", "FLOOR", "POW", "ROUND", "SIN", "SQUARE"}
 """Operators that LiteRT does not compute on integers."""
 
 
-def write(entry, shapes, quantised=False):
+def write(entry, shapes, quantized=False):
     """Return a file of one operator, whose results have these shapes, and its arguments."""
     file, numbers, inputs, arguments = File(), [], [], []
     for place, operand in enumerate(entry.operands):
@@ -538,7 +538,7 @@ def write(entry, shapes, quantised=False):
             continue
         values = operand.values if isinstance(operand, Constant) else operand
         scales = ()
-        if quantised and values.dtype == "float32":
+        if quantized and values.dtype == "float32":
             values, *scales = integers(entry.operator, place, values)
         data = values if isinstance(operand, Constant) else None
         numbers.append(file.tensor(values.shape, str(values.dtype), *scales, data=data))
@@ -547,7 +547,7 @@ def write(entry, shapes, quantised=False):
             arguments.append(values)
     outputs = []
     for shape, dtype in zip(shapes, types_of(entry), strict=True):
-        is_integer = quantised and dtype == "float32"
+        is_integer = quantized and dtype == "float32"
         scales = RESULTS.get(entry.operator, (0.05, 3)) if is_integer else ()
         outputs.append(file.tensor(shape, "int8" if is_integer else dtype, *scales))
     file.operator(entry.operator, numbers, outputs, entry.kind, **entry.options)
@@ -571,10 +571,10 @@ def types_of(entry):
     return entry.results or [str(getattr(first, "values", first).dtype)]
 
 
-def judge(entry, quantised=False):
+def judge(entry, quantized=False):
     """Return LiteRT's results; its reference kernels lack a few, and sum less or overflow."""
-    content, arguments = write(entry, [[]] * len(types_of(entry)), quantised)
-    reference = not quantised and "LOCAL_RESPONSE" not in entry.operator
+    content, arguments = write(entry, [[]] * len(types_of(entry)), quantized)
+    reference = not quantized and "LOCAL_RESPONSE" not in entry.operator
     try:
         return litert(content, arguments, reference)
     except ValueError as error:
@@ -600,7 +600,7 @@ def title(entry):
     return "-".join([entry.operator, *shapes, *options])
 
 
-def is_quantised(entry):
+def is_quantized(entry):
     """Tell whether a case has a form on integers; constants of convolutions have scales."""
     operands = [item for item in entry.operands if item is not None]
     if entry.operator in WEIGHTS and not all(isinstance(item, Constant) for item in operands[1:2]):
@@ -613,7 +613,7 @@ def is_quantised(entry):
 
 
 REAL = {f"{index}-{title(entry)}": entry for index, entry in enumerate(CASES)}
-INTEGER = {f"int8-{name}": entry for name, entry in REAL.items() if is_quantised(entry)}
+INTEGER = {f"int8-{name}": entry for name, entry in REAL.items() if is_quantized(entry)}
 
 
 @cache

@@ -376,7 +376,7 @@ OPS: tuple[Op, ...] = (
         attributes={**anything("output_size"), **only(layout="NCDHW", out_layout="NCDHW")},
     ),
     # ---- Normalization and softmax ---------------------------------------------------------------
-    Op(  # normalisation with stored statistics (inference)
+    Op(  # normalization with stored statistics (inference)
         "batch_norm",
         "relax.nn.batch_norm",
         inputs=(
@@ -393,7 +393,7 @@ OPS: tuple[Op, ...] = (
         operations="2 * size(data)",
         tolerance=Accumulated("3"),
     ),
-    Op(  # normalisation over the given axes
+    Op(  # normalization over the given axes
         "layer_norm",
         "relax.nn.layer_norm",
         inputs=(
@@ -439,13 +439,13 @@ OPS: tuple[Op, ...] = (
         quantized=Quantized(inside="reals", dtypes=("int8", "uint8")),
         tolerance=Accumulated(count="size(weight)", factor=8),
     ),
-    channel_norm(  # normalisation of each group of channels
+    channel_norm(  # normalization of each group of channels
         "group_norm",
         "relax.nn.group_norm",
         attributes={**CHANNEL_NORM_ATTRIBUTES, "num_groups": Range(1)},
         tolerance=Accumulated(count="size(data[1:]) // num_groups", factor=8, shifted="data"),
     ),
-    channel_norm(  # normalisation of each channel of each image
+    channel_norm(  # normalization of each channel of each image
         "instance_norm",
         "relax.nn.instance_norm",
         attributes=CHANNEL_NORM_ATTRIBUTES,

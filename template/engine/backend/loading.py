@@ -21,11 +21,6 @@ def autoload() -> None:
     """Load the libraries and register the backend with TVM, once in a process.
 
     TVM calls this through the package's entry point at the end of `import tvm`.
-
-    Raises
-    ------
-    Exception
-        The backend cannot work here; raised again by each call.
     """
     global failure
     if failure is not None:
@@ -44,13 +39,7 @@ def autoload() -> None:
 
 
 def start() -> bool:
-    """Import TVM and load the backend; a failure is raised when the backend is used.
-
-    Returns
-    -------
-    works
-        Whether all went well.
-    """
+    """Import TVM and load the backend; a failure is raised when the backend is used."""
     global failure
     interrupts.quit_during_imports()
     try:
@@ -71,13 +60,7 @@ def has_compiler() -> bool:
 
 
 def why_no_compiler() -> str:
-    """Say why models cannot be compiled here, and what to do.
-
-    Returns
-    -------
-    why
-        A part of a sentence.
-    """
+    """Say why models cannot be compiled here, and what to do."""
     if failure is not None:
         return str(failure)
     if os.environ.get("TVM_USE_RUNTIME_LIB"):
@@ -94,18 +77,7 @@ def why_no_compiler() -> str:
 
 
 def missing(name: str) -> RuntimeError:
-    """Explain why a public name of the package is missing.
-
-    Parameters
-    ----------
-    name
-        The name.
-
-    Returns
-    -------
-    error
-        To be raised.
-    """
+    """Explain why a public name of the package is missing."""
     if failure is not None:
         error = RuntimeError(str(failure))
         error.__cause__ = failure
@@ -116,17 +88,6 @@ def missing(name: str) -> RuntimeError:
 
 
 def needs_compiler(what: str) -> None:
-    """Refuse a command where only the runtime is installed.
-
-    Parameters
-    ----------
-    what
-        What needs the compiler, as the beginning of a sentence.
-
-    Raises
-    ------
-    Problem
-        There is no compiler.
-    """
+    """Refuse a command where only the runtime is installed."""
     if not has_compiler():
         raise Problem(str(missing(what)))

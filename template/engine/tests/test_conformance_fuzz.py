@@ -47,7 +47,7 @@ def test_a_bug_becomes_a_small_case_that_passes_once_it_is_fixed(
         return [result + 1 if result.dtype == dtype else result for result in results]
 
     if case not in fuzz.cases(Settings()):
-        pytest.skip("nothing computes with quantised tensors here")
+        pytest.skip("nothing computes with quantized tensors here")
     with monkeypatch.context() as patch:
         patch.setattr(Compiled, "run", broken)
         patch.setattr(fuzz_rounds, "_SHRINK_SECONDS", 20.0)
@@ -81,7 +81,7 @@ def has_integers(function):
 
 def test_a_driver_without_integers_declines_their_graphs(tmp_path, decline):
     if not integer_graphs.anchors():
-        pytest.skip("nothing computes with quantised tensors here")
+        pytest.skip("nothing computes with quantized tensors here")
     decline(lambda function, finish: "no\nintegers" if has_integers(function) else "")
     quantized.lacks_integers.cache_clear()
     try:
@@ -167,7 +167,7 @@ def test_an_sdk_that_aborts_when_asked_leaves_a_case(case, tmp_path, monkeypatch
 @pytest.mark.parametrize("integers", [False, True])
 def test_a_seed_gives_the_same_graphs_however_late_it_is(integers, tmp_path, monkeypatch):
     if integers and not integer_graphs.anchors():
-        pytest.skip("nothing computes with quantised tensors here")
+        pytest.skip("nothing computes with quantized tensors here")
     drawn = []
     monkeypatch.setattr(
         fuzz_rounds._Round, "find", lambda this, graphs, options: drawn.append(graphs)

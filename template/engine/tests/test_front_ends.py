@@ -40,7 +40,7 @@ def kernel_call(function, *arguments):
         (topi.nn.circular_pad, (variable("x", 2, 9), (1, 2), (0, 1)), '"circular"'),
     ],
 )
-def test_a_kernel_that_stands_for_an_op_is_recognised(function, arguments, text):
+def test_a_kernel_that_stands_for_an_op_is_recognized(function, arguments, text):
     assert text in str(op_of(*kernel_call(function, *arguments)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The importers' form of quantised models: dequantize, op, quantize, with integer constants."""
+"""The importers' form of quantized models: dequantize, op, quantize, with integer constants."""
 
 import re
 from importlib.util import find_spec
@@ -203,7 +203,7 @@ def test_the_branches_of_an_if_are_rewritten_too():
         check(model, np.array(condition), integers(0, (2, 3)), buckets=1)
 
 
-# ---- Quantised operators ------------------------------------------------------------------------
+# ---- Quantized operators ------------------------------------------------------------------------
 
 _SCALES = {
     **{"xs": np.float32(0.04), "xz": np.int8(7), "us": np.float32(0.07), "uz": np.int8(-20)},
@@ -281,7 +281,7 @@ OPERATORS = {
 
 @needs_library("onnx")
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_quantised_operator_is_dequantize_op_quantize(name):
+def test_a_quantized_operator_is_dequantize_op_quantize(name):
     operator, op, shape = OPERATORS[name]
     sizes = ", ".join(map(str, shape))
     body = f"y = {operator}"
@@ -568,7 +568,7 @@ REFUSED = {
     ),
     "float8": (
         "y = QuantizeLinear<output_dtype = 17>(f, s)",
-        "its quantised type is float8e4m3fn; supported are integers of 2, 4, 8 and 16 bits",
+        "its quantized type is float8e4m3fn; supported are integers of 2, 4, 8 and 16 bits",
     ),
     "blocks of activations of unknown shape": (
         "t = com.microsoft.FastGelu(f) y = QuantizeLinear<axis = 1, block_size = 2>(t, blocks)",
@@ -640,7 +640,7 @@ def test_anything_but_a_model_is_refused_in_a_sentence():
         ),
     ],
 )
-def test_a_network_that_onnx_runtime_has_quantised(name, form):
+def test_a_network_that_onnx_runtime_has_quantized(name, form):
     from backend.engine.workbench.conformance import quantized_networks
 
     module, arguments, expected = quantized_networks.read(name, form)
@@ -654,7 +654,7 @@ def test_a_network_that_onnx_runtime_has_quantised(name, form):
 
 
 @needs_library("onnx")
-def test_node_cases_of_quantisation_are_right():
+def test_node_cases_of_quantization_are_right():
     from backend.engine.workbench.conformance import onnx_nodes
 
     names = ["convinteger_with_padding", "dequantizelinear_blocked", "qlinearconv"]
@@ -848,7 +848,7 @@ def test_a_torch_op_that_is_not_supported_is_a_sentence():
         *(pytest.param(n, marks=pytest.mark.thorough) for n in ("resnet", "mobilenet", "unet")),
     ],
 )
-def test_a_network_that_torchao_has_quantised(name):
+def test_a_network_that_torchao_has_quantized(name):
     from backend.engine.workbench.conformance import quantized_networks
 
     module, arguments, expected = quantized_networks.export(name)
@@ -858,7 +858,7 @@ def test_a_network_that_torchao_has_quantised(name):
 
 
 def by_torchao(config, shape):
-    """Return a program that torchao has quantised, its input and its result."""
+    """Return a program that torchao has quantized, its input and its result."""
     import torch
     from torchao import quantization
 

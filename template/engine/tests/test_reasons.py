@@ -306,7 +306,7 @@ def test_a_weight_that_must_be_constant_says_so_and_which_option():
     only(found, "relax.nn.conv2d", Code.OPTION, "must be a constant; bind_constants is off")
 
 
-def quantised_convolution(*given):
+def quantized_convolution(*given):
     """Build a convolution of int8; its weights are constants, or an argument."""
 
     def body(emit):
@@ -331,11 +331,11 @@ def test_a_weight_that_is_dequantized_is_as_constant_as_its_integers():
         (entry,) = [item for item in report_of(mod, table).ops if item.op == "relax.nn.conv2d"]
         return entry
 
-    expected = found(quantised_convolution(), free).composite
+    expected = found(quantized_convolution(), free).composite
     if not (expected or "").startswith("quantized"):
         pytest.skip("the driver has no such products of integers")
-    assert found(quantised_convolution(), fixed).composite == expected
-    entry = found(quantised_convolution(variable("w", 4, 8, 1, 1, dtype="int8")), fixed)
+    assert found(quantized_convolution(), fixed).composite == expected
+    entry = found(quantized_convolution(variable("w", 4, 8, 1, 1, dtype="int8")), fixed)
     assert entry.placement == "host"
     assert_reason(entry, Code.NOT_CONSTANT, "'weight' is not a constant; it must be one")
 
@@ -709,7 +709,7 @@ def test_a_wider_type_has_a_code():
     plain = build([x], lambda emit: quantized_conv(emit, x))
     entry = of_conv(report_of(plain, Table(ops)))
     assert entry.wider_code == Code.NO_INTEGER_FORM.value
-    assert entry.wider == "conv2d has no form for quantised tensors in the table"
+    assert entry.wider == "conv2d has no form for quantized tensors in the table"
 
 
 @needs("conv2d", "depthwise_conv2d", "concat", "quantize", "dequantize")
@@ -769,7 +769,7 @@ def test_the_type_of_a_product_is_that_of_data_by_weights(data, weight, residual
     [
         ("int8", 0.25, None),
         ("int8", 1e30, "make a factor of .*, a shift by 1.*; supported: "),
-        ("int16", 0.25, "'data' is int16; supported, quantised: int8, uint8"),
+        ("int16", 0.25, "'data' is int16; supported, quantized: int8, uint8"),
     ],
 )
 def test_integers_that_are_rescaled_in_float_say_why(dtype, step, sentence):
@@ -799,7 +799,7 @@ def test_parts_of_a_concat_that_are_rescaled_in_float_say_why():
 
     ops = report_of(build([x], body)).ops
     found = [item.wider for item in ops if item.op == "relax.quantize"]
-    assert found == ["quantize: 'data' is int16; supported, quantised: int8, uint8"]
+    assert found == ["quantize: 'data' is int16; supported, quantized: int8, uint8"]
 
 
 @pytest.mark.thorough
@@ -1079,7 +1079,7 @@ def test_integers_that_the_table_does_not_have_say_so():
     computed = "becomes real numbers when the model is compiled"
     assert found == [
         f"take: a constant of int8 {computed}; supported: float32",
-        "matmul has no form for quantised tensors in the table",
+        "matmul has no form for quantized tensors in the table",
         f"take: a constant of int8 {computed}; the table has no dequantize",
     ]
 

@@ -116,7 +116,7 @@ def test_what_is_allowed_depends_on_the_types_of_the_model():
     assert not outcome(right, close, mod=plain_module(), tolerance=0.004).passed
 
 
-def test_integers_are_equal_but_for_steps_of_a_quantised_model():
+def test_integers_are_equal_but_for_steps_of_a_quantized_model():
     right = np.array([3, 100, -100], "int8")
     steps = np.array([3, 104, -100], "int8")
     assert outcome(right, steps, plain_module("int8")).passed

@@ -149,7 +149,7 @@ const npu_vector_program* Lowering::EpilogueOf(
   return &epilogues_.emplace_back(vector.Finish(result, OpName()));
 }
 
-// ---- Quantised ops ----
+// ---- Quantized ops ----
 
 bool Lowering::IsQuantized() const { return !unit_->dequantized.empty(); }
 

@@ -432,7 +432,7 @@ void ProgramBuilder::FormUnits() {
       unit.weights = weights->second;
     } else if (!lowering->takes_quantized && lowering->elementwise == nullptr &&
                ComputesIntegers(i) && ReadsDequantized(i)) {
-      throw Refusal(DescribeNode(graph_.nodes[i]) + ": its lowering takes no quantised tensors");
+      throw Refusal(DescribeNode(graph_.nodes[i]) + ": its lowering takes no quantized tensors");
     }
     if (lowering->takes_quantized && !unit.inputs.empty() && IsInlined(unit.inputs[0].node)) {
       for (size_t k = 0; k < DataCount(graph_.nodes[i]); ++k) {

@@ -16,24 +16,7 @@ def inputs_for(
 ) -> list[Array]:
     """Return the inputs that the arguments ask for: arrays of a file, or random ones.
 
-    Parameters
-    ----------
-    arguments
-        The sizes of open shapes, the file of the arrays, and the seed.
-    arrays
-        The arrays of the file; None for random ones.
-    signature
-        What the model takes.
-
-    Returns
-    -------
-    inputs
-        Arrays in the order of the inputs.
-
-    Raises
-    ------
-    Problem
-        They do not suit the model.
+    `arrays`: the arrays of the file; None for random ones.
     """
     names = [item.name for item in signature.inputs]
     for name, _ in arguments.shape:

@@ -19,17 +19,8 @@ from ..table.limits import WHERE, text_of
 def show_limits(ops: list[str], as_json: bool) -> None:
     """Print the lines of `vendor/capabilities.py` that record the engine's limits of ops.
 
-    Parameters
-    ----------
-    ops
-        Their names; none: all ops that are not recorded yet.
-    as_json
-        Whether to print JSON: the lines by the names of the ops.
-
-    Raises
-    ------
-    Problem
-        There is no such op, or no compiler is installed.
+    `ops`: their names; none: all ops that are not recorded yet.
+    `as_json`: whether to print JSON: the lines by the names of the ops.
     """
     needs_compiler("The list of limits")
     from ..table.patterns import TABLE
@@ -55,15 +46,7 @@ def show_limits(ops: list[str], as_json: bool) -> None:
 def show_options(as_json: bool) -> None:
     """Print all options.
 
-    Parameters
-    ----------
-    as_json
-        Whether to print JSON.
-
-    Raises
-    ------
-    Problem
-        There is no compiler here.
+    `as_json`: whether to print JSON.
     """
     needs_compiler("The list of options")
     from ..settings.options import describe, described
@@ -74,19 +57,8 @@ def show_options(as_json: bool) -> None:
 def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
     """Print the artifacts of this backend in a library.
 
-    Parameters
-    ----------
-    path
-        An exported library, or a dumped artifact.
-    region
-        The only region to print; none: all.
-    as_json
-        Whether to print JSON.
-
-    Raises
-    ------
-    Problem
-        It cannot be read, or holds no such region.
+    `region`: the only region to print; none: all.
+    `as_json`: whether to print JSON.
     """
     if loading.failure is not None:
         raise Problem(f"The backend does not load: {loading.failure}")

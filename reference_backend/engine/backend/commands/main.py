@@ -235,10 +235,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 def main() -> int:
     """Run the command line.
 
-    Returns
-    -------
-    code
-        0 if all is well, 1 if not, 2 for invalid arguments.
+    0 if all is well, 1 if not, 2 for invalid arguments.
     """
     with interrupts.noticed() as interrupted:
         try:

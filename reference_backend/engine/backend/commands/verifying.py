@@ -25,20 +25,7 @@ if TYPE_CHECKING:
 def given_arrays(arguments: argparse.Namespace) -> ArrayFile | None:
     """Read the inputs of a command that only runs the model to verify it.
 
-    Parameters
-    ----------
-    arguments
-        Those of `add_verify`.
-
-    Returns
-    -------
-    arrays
-        Arrays by name; None for random inputs.
-
-    Raises
-    ------
-    Problem
-        They cannot be read, or the model is not to be verified.
+    Arrays by name; None for random inputs.
     """
     if not arguments.verify:
         for name in ("inputs", "seed"):
@@ -49,18 +36,7 @@ def given_arrays(arguments: argparse.Namespace) -> ArrayFile | None:
 
 
 def require_verify(arguments: argparse.Namespace) -> None:
-    """Refuse a tolerance without anything to verify.
-
-    Parameters
-    ----------
-    arguments
-        Those of `add_verify`.
-
-    Raises
-    ------
-    Problem
-        There is one.
-    """
+    """Refuse a tolerance without anything to verify."""
     if arguments.tolerance is not None and not arguments.verify:
         raise Problem("--tolerance goes with --verify.")
 
@@ -68,22 +44,7 @@ def require_verify(arguments: argparse.Namespace) -> None:
 def original_for(arguments: argparse.Namespace, content: object) -> Original | None:
     """Return the original with its framework, if the model is to be verified.
 
-    Parameters
-    ----------
-    arguments
-        Those of the command; not all have `--verify`.
-    content
-        The model as it was read.
-
-    Returns
-    -------
-    original
-        None if it is not to be verified.
-
-    Raises
-    ------
-    Problem
-        No framework but TVM runs the model, or it is not installed.
+    None if it is not to be verified.
     """
     if not getattr(arguments, "verify", False):
         return None
@@ -103,26 +64,7 @@ def verified(
 ) -> Verification:
     """Run a compiled model and the original, and compare them.
 
-    Parameters
-    ----------
-    prepared
-        What was compiled.
-    arguments
-        Those of `add_verify`.
-    machine
-        Runs the compiled model.
-    given
-        The inputs; None for random ones.
-
-    Returns
-    -------
-    verification
-        How far each result is from the original's.
-
-    Raises
-    ------
-    Problem
-        One of them cannot be run, or the inputs do not suit the model.
+    `given`: the inputs; None for random ones.
     """
     inputs = inputs_for(arguments, given, prepared.signature)
     found = run(machine, list(map(tvm.runtime.tensor, inputs)))
@@ -135,27 +77,7 @@ def compared(
     inputs: Sequence[Array],
     results: Sequence[Array],
 ) -> Verification:
-    """Run the original, and compare results with its own.
-
-    Parameters
-    ----------
-    prepared
-        What was compiled, with its original.
-    arguments
-        Those of `add_verify`.
-    inputs, results
-        What the compiled model took and returned.
-
-    Returns
-    -------
-    verification
-        How far each result is from the original's.
-
-    Raises
-    ------
-    Problem
-        The original cannot be run on these inputs.
-    """
+    """Run the original, and compare results with its own."""
     from ..verification.verify import check, described
 
     assert prepared.original is not None
@@ -170,15 +92,7 @@ def compared(
 def require_passed(verification: Verification | None) -> None:
     """Fail if a verification did.
 
-    Parameters
-    ----------
-    verification
-        The verification, or none.
-
-    Raises
-    ------
-    Problem
-        A result is wrong.
+    `verification`: the verification, or none.
     """
     if verification is not None and not verification.passed:
         raise Problem(str(verification))

@@ -154,23 +154,7 @@ def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a regular file to read it; a pipe could block forever.
-
-    Parameters
-    ----------
-    path
-        The file.
-
-    Returns
-    -------
-    file
-        The open file.
-
-    Raises
-    ------
-    OSError
-        It cannot be opened, or is not a regular file.
-    """
+    """Open a regular file to read it; a pipe could block forever."""
     file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115 (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

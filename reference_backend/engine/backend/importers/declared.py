@@ -18,12 +18,8 @@ def text_of(shape: Sequence[int | None]) -> str:
 class Declared(NamedTuple):
     """The type of a result as the model's file has it.
 
-    Parameters
-    ----------
-    dtype
-        The element type by its name in NumPy; "" if the file does not say it.
-    shape
-        The sizes, with None for each that is open; None if the file does not say the rank.
+    `dtype`: the element type by its name in NumPy; "" if the file does not say it.
+    `shape`: the sizes, with None for each that is open; None if the file does not say the rank.
     """
 
     dtype: str
@@ -51,21 +47,9 @@ def require_declared(
 ) -> None:
     """Refuse a result whose type contradicts what the model declares.
 
-    Parameters
-    ----------
-    node
-        The title of the node, for the message.
-    result
-        The name of its result.
-    declared
-        What the model says of it. What it does not say is not compared, nor is an open size.
-    read
-        What the importer made of it, or its type: a tensor; others are not compared.
-
-    Raises
-    ------
-    ValueError
-        They differ in the element type, the rank or a size, or the importer made a size negative.
+    `declared`: what the model says of it. What it does not say is not compared, nor is an open
+    size.
+    `read`: what the importer made of it, or its type: a tensor; others are not compared.
     """
     ty = read if isinstance(read, tvm.ir.Type) else read.ty
     if not isinstance(ty, relax.TensorType):

@@ -38,14 +38,9 @@ Values = Mapping[relax.Var, relax.Expr]
 class Size:
     """A symbolic size: `factor` times a symbol.
 
-    Parameters
-    ----------
-    factor
-        The known factor.
-    name
-        The name of the symbol.
-    symbol
-        Distinguishes symbols of the same name.
+    `factor`: the known factor.
+    `name`: the name of the symbol.
+    `symbol`: distinguishes symbols of the same name.
     """
 
     factor: int
@@ -66,36 +61,12 @@ _item_of = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 
 
 def items_of(array: Sequence[_Item]) -> list[_Item]:
-    """Return the items of an array of TVM, in a third of the time that its iterator takes.
-
-    Parameters
-    ----------
-    array
-        A `tvm_ffi.Array`.
-
-    Returns
-    -------
-    items
-        New Python objects for the items, as each access to the array makes.
-    """
+    """Return the items of an array of TVM, in a third of the time that its iterator takes."""
     return [_item_of(array, index) for index in range(_size_of(array))]
 
 
 def resolve(expr: relax.Expr, values: Values) -> relax.Expr:
-    """Resolve variables to the constant, tuple or shape that they are bound to.
-
-    Parameters
-    ----------
-    expr
-        An expression.
-    values
-        The values of variables.
-
-    Returns
-    -------
-    expr
-        The expression; a computed variable or one from outside stays as it is.
-    """
+    """Resolve variables to the constant, tuple or shape that they are bound to."""
     while isinstance(expr, relax.Var):
         value = values.get(expr)
         if isinstance(value, (Constant, relax.Tuple, relax.ShapeExpr, relax.Var)):
@@ -106,23 +77,7 @@ def resolve(expr: relax.Expr, values: Values) -> relax.Expr:
 
 
 def tensor_type(ty: tvm.ir.Type) -> tuple[str, tuple[int | Size, ...]]:
-    """Read the type of a tensor.
-
-    Parameters
-    ----------
-    ty
-        A Relax type.
-
-    Returns
-    -------
-    dtype, shape
-        Its element type, and a number or `Size` per dimension.
-
-    Raises
-    ------
-    Unknown
-        The type lacks a required property.
-    """
+    """Read the type of a tensor."""
     if not isinstance(ty, relax.TensorType):
         raise Unknown("no tensor:")
     if ty.dtype is None:
@@ -156,15 +111,7 @@ def _size(dim: object) -> int | Size:
 def numbers_of(expressions: Iterable[relax.Expr]) -> list[int | float] | None:
     """Return the values of numbers, such as the limits of a clip.
 
-    Parameters
-    ----------
-    expressions
-        Arguments of a call.
-
-    Returns
-    -------
-    numbers
-        As many; None if one of them is unknown.
+    As many; None if one of them is unknown.
     """
     found = [getattr(item, "value", None) for item in expressions]
     numbers = [item for item in found if isinstance(item, int | float)]
@@ -212,38 +159,12 @@ def arguments_of(call: relax.Call, values: Values) -> tuple[list[relax.Expr], di
 
 
 def attributes_of(call: relax.Call, values: Values) -> dict[str, object]:
-    """Return all attributes and non-tensor arguments of a call.
-
-    Parameters
-    ----------
-    call
-        The call.
-    values
-        The values of variables.
-
-    Returns
-    -------
-    attributes
-        Plain values, by name.
-    """
+    """Return all attributes and non-tensor arguments of a call."""
     return arguments_of(call, values)[1]
 
 
 def with_arguments(call: relax.Call, arguments: Sequence[relax.Expr]) -> relax.Call:
-    """Return the same call with other arguments.
-
-    Parameters
-    ----------
-    call
-        A call.
-    arguments
-        As many, of the same types.
-
-    Returns
-    -------
-    call
-        A new call.
-    """
+    """Return the same call with other arguments."""
     return relax.Call(call.op, list(arguments), call.attrs, call.ty_args, call.span, call.ty)
 
 

@@ -24,17 +24,11 @@ from .calls import Constant
 class Origin:
     """Where an op comes from.
 
-    Parameters
-    ----------
-    name
-        The name of the ONNX node, of its first output if it has none, or of the node of an exported
-        program.
-    module
-        The path of the torch module that calls the op, such as "layer1.0.conv1".
-    location
-        The file and line of the call in the user's code.
-    others
-        The names of other ops that it stands for, where a chain of several became one.
+    `name`: the name of the ONNX node, of its first output if it has none, or of the node of an
+    exported program.
+    `module`: the path of the torch module that calls the op, such as "layer1.0.conv1".
+    `location`: the file and line of the call in the user's code.
+    `others`: the names of other ops that it stands for, where a chain of several became one.
     """
 
     name: str
@@ -60,15 +54,7 @@ _MARK = "origin of an op:\n"
 def origin_of(call: relax.Call | relax.If) -> Origin | None:
     """Return the origin of a call.
 
-    Parameters
-    ----------
-    call
-        A call, or the choice of a branch.
-
-    Returns
-    -------
-    origin
-        None if it is not known.
+    None if it is not known.
     """
     span = call.span
     name = getattr(span, "source_name", None)  # Not of a SequentialSpan.
@@ -82,20 +68,7 @@ def origin_of(call: relax.Call | relax.If) -> Origin | None:
 
 
 def with_span(call: relax.Call, span: tvm.ir.Span) -> relax.Call:
-    """Return a call with a span.
-
-    Parameters
-    ----------
-    call
-        A call.
-    span
-        Its span.
-
-    Returns
-    -------
-    call
-        A new one.
-    """
+    """Return a call with a span."""
     return relax.Call(call.op, list(call.args), call.attrs, call.ty_args, span, _type_of(call))
 
 
@@ -106,15 +79,7 @@ _FOLDED = "real numbers of "
 def folded_type(expr: relax.Expr) -> str:
     """Return the type of the integers that folding turned into a constant of real numbers.
 
-    Parameters
-    ----------
-    expr
-        An expression.
-
-    Returns
-    -------
-    dtype
-        "" if it is no such constant.
+    "" if it is no such constant.
     """
     name = getattr(expr.span, "source_name", None) if isinstance(expr, Constant) else None
     text = "" if name is None else str(name.name)
@@ -122,20 +87,7 @@ def folded_type(expr: relax.Expr) -> str:
 
 
 def folded_from(constant: Constant, dtype: str) -> Constant:
-    """Return a constant that `folded_type` tells from others.
-
-    Parameters
-    ----------
-    constant
-        Real numbers.
-    dtype
-        The type of the integers that they were.
-
-    Returns
-    -------
-    constant
-        A new one, of the same values.
-    """
+    """Return a constant that `folded_type` tells from others."""
     span = tvm.ir.Span(tvm.ir.SourceName(_FOLDED + dtype), 0, 0, 0, 0)
     return Constant(constant.value, constant.ty, span)
 
@@ -148,21 +100,9 @@ def with_absorbed(
 ) -> relax.Call:
     """Return a call with the names of all ops that it stands for.
 
-    Parameters
-    ----------
-    call
-        The replacement of an op.
-    before
-        The op that it replaces: the last one of a chain.
-    values
-        What the variables were bound to before.
-    kept
-        The variables that remain; other values that the op read are part of the call.
+    `kept`: the variables that remain; other values that the op read are part of the call.
 
-    Returns
-    -------
-    call
-        The same one if it stands for one op.
+    The same one if it stands for one op.
     """
     origin = origin_of(call)
     if origin is None:
@@ -192,21 +132,7 @@ def with_absorbed(
 def is_named(patterns: Sequence[str], op: str, name: str, origin: Origin | None) -> bool:
     """Whether a list of names has an op.
 
-    Parameters
-    ----------
-    patterns
-        Ops, variables, and names or modules of the model's author; `*` stands for anything.
-    op
-        The op.
-    name
-        Its variable.
-    origin
-        The author's name.
-
-    Returns
-    -------
-    answer
-        True if one of them matches.
+    `patterns`: ops, variables, and names or modules of the model's author; `*` stands for anything.
     """
     names = [op, op.removeprefix("relax."), op.rpartition(".")[2], name]
     if origin is not None:
@@ -216,20 +142,7 @@ def is_named(patterns: Sequence[str], op: str, name: str, origin: Origin | None)
 
 
 def with_classes(function: FunctionType, **classes: object) -> FunctionType:
-    """Return a copy of a TVM function that uses our classes and functions instead of its own.
-
-    Parameters
-    ----------
-    function
-        The function, which stays unchanged.
-    **classes
-        By the names that it has for them.
-
-    Returns
-    -------
-    function
-        A copy.
-    """
+    """Return a copy of a TVM function that uses our classes and functions instead of its own."""
     own = {**function.__globals__, **classes}
     copy = FunctionType(function.__code__, own, function.__name__, function.__defaults__)
     copy.__kwdefaults__ = function.__kwdefaults__

@@ -17,18 +17,7 @@ COPY = "vm.builtin.copy"
 
 
 def is_copy(value: relax.Expr) -> bool:
-    """Whether a value is a call of `COPY`, which computes nothing.
-
-    Parameters
-    ----------
-    value
-        The value of a binding.
-
-    Returns
-    -------
-    answer
-        False for anything but such a call.
-    """
+    """Whether a value is a call of `COPY`, which computes nothing."""
     name = getattr(getattr(value, "op", None), "name", "")
     if name != "relax.call_pure_packed":
         return False
@@ -40,20 +29,8 @@ def computed_bounds(
 ) -> dict[str, int | None]:
     """Return what bounds the symbols that a function computes.
 
-    Parameters
-    ----------
-    function
-        A function of the model.
-    values
-        The values of its variables.
-    bounds
-        The largest value of each symbol in its parameters, by name.
-
-    Returns
-    -------
-    bounds
-        By the name of the symbol, the most that the operand of its op allows; None if that is not
-        known.
+    By the name of the symbol, the most that the operand of its op allows; None if that is not
+    known.
     """
     params = list(function.params)
     of_caller = {var for item in params for var in relax.analysis.tir_vars_in_type(item.ty)}

@@ -15,18 +15,6 @@ def link_artifacts(mod: tvm.IRModule, target: object) -> tvm.IRModule:
     TVM copies the bytes of modules several times when it loads a library. The system maps linked
     artifacts on demand and shares them between processes. For targets without a known object
     format, nothing changes.
-
-    Parameters
-    ----------
-    mod
-        A module after `RunCodegen`.
-    target
-        The target of the host part.
-
-    Returns
-    -------
-    mod
-        The same module.
     """
     known = tvm.target.Target(target)
     host = known if known.kind.name == "llvm" else known.host
@@ -42,16 +30,6 @@ def drop_empty_source(executable: relax.VMExecutable) -> relax.VMExecutable:
     """Drop the empty C source that TVM adds where no op runs on the host.
 
     Because of it, each `relax.VirtualMachine` would first let a C++ compiler make a library.
-
-    Parameters
-    ----------
-    executable
-        What `tvm.compile` returned. It is changed.
-
-    Returns
-    -------
-    executable
-        The same executable.
     """
     waiting = [executable.mod]
     while waiting:

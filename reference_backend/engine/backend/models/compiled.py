@@ -30,23 +30,7 @@ _FOREIGN = re.compile(r"created using \{(\w+)\} but a loader")
 
 
 def load_library(path: Path) -> tuple[VirtualMachine, Signature]:
-    """Load a compiled library.
-
-    Parameters
-    ----------
-    path
-        The library.
-
-    Returns
-    -------
-    machine, signature
-        The model, and what it takes and returns.
-
-    Raises
-    ------
-    Problem
-        It is not a library, or one for another machine or backend.
-    """
+    """Load a compiled library."""
     _require_complete(path)
     try:
         machine = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
@@ -88,25 +72,7 @@ def _signature(machine: VirtualMachine) -> Signature:
 
 
 def run(machine: VirtualMachine, inputs: Sequence[tvm.runtime.Tensor]) -> list[tvm.runtime.Tensor]:
-    """Run a model.
-
-    Parameters
-    ----------
-    machine
-        The virtual machine of TVM that has it.
-    inputs
-        Tensors of TVM, in the order of its inputs.
-
-    Returns
-    -------
-    results
-        Tensors of TVM, also those inside of tuples.
-
-    Raises
-    ------
-    Problem
-        The driver or the model fails.
-    """
+    """Run a model."""
     try:
         return list(_tensors(machine["main"](*inputs)))
     except Exception as error:

@@ -22,12 +22,8 @@ Arrays = dict[str, Array]
 class Header(NamedTuple):
     """What a file says of an array before its elements.
 
-    Parameters
-    ----------
-    dtype
-        The element type.
-    shape
-        The sizes.
+    `dtype`: the element type.
+    `shape`: the sizes.
     """
 
     dtype: str
@@ -38,18 +34,7 @@ _WRITE = "an .npz file is written by numpy.savez('inputs.npz', name=array)"
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is not a file.
-
-    Parameters
-    ----------
-    path
-        The file.
-
-    Raises
-    ------
-    Problem
-        It does not exist, is not a file, or cannot be read.
-    """
+    """Refuse what is not a file."""
     # Unlike those of pathlib, these do not fail for a name that is too long.
     if os.path.isdir(path):
         raise Problem(f"{path} is a folder; name a file.")
@@ -62,23 +47,7 @@ def require_file(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read a file of text.
-
-    Parameters
-    ----------
-    path
-        The file.
-
-    Returns
-    -------
-    text
-        Its text.
-
-    Raises
-    ------
-    Problem
-        It cannot be read.
-    """
+    """Read a file of text."""
     require_file(path)
     try:
         return path.read_text(encoding="utf-8")
@@ -89,12 +58,8 @@ def read_text(path: Path) -> str:
 class NamedArrays:
     """Arrays by name.
 
-    Parameters
-    ----------
-    arrays
-        The arrays.
-    path
-        What messages call them.
+    `arrays`: the arrays.
+    `path`: what messages call them.
     """
 
     def __init__(self, arrays: Mapping[str, Array], path: Path) -> None:
@@ -111,15 +76,7 @@ class NamedArrays:
 class ArrayFile(NamedArrays):
     """Arrays of an .npz file, or one of an .npy file, each of which is read when it is asked for.
 
-    Parameters
-    ----------
-    path
-        The file. An array without a name is `arr_0`, as `numpy.savez` calls it.
-
-    Raises
-    ------
-    Problem
-        It cannot be read, or has no arrays.
+    `path`: the file. An array without a name is `arr_0`, as `numpy.savez` calls it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -172,15 +129,7 @@ def _header(file: IO[bytes]) -> Header:
 def require_writable(path: Path | None) -> None:
     """Refuse a place where no file can be written, before the work begins.
 
-    Parameters
-    ----------
-    path
-        The file to be written; none: nothing is to be done.
-
-    Raises
-    ------
-    Problem
-        Nothing can be written there.
+    `path`: the file to be written; none: nothing is to be done.
     """
     if path is None:
         return

@@ -28,14 +28,9 @@ FUNCTION = f"{BACKEND}_signature"
 class Input:
     """An input of a model.
 
-    Parameters
-    ----------
-    name
-        Its name.
-    dtype
-        Its element type; "" if that is not known.
-    shape
-        Its sizes, an open one by its name; none if the number of dimensions is not known.
+    `name`: its name.
+    `dtype`: its element type; "" if that is not known.
+    `shape`: its sizes, an open one by its name; none if the number of dimensions is not known.
     """
 
     name: str
@@ -53,12 +48,8 @@ class Input:
 class Signature:
     """What a model takes and returns.
 
-    Parameters
-    ----------
-    inputs
-        Its inputs, in order.
-    results
-        The names of its results, in order; fewer than there are if they are not known.
+    `inputs`: its inputs, in order.
+    `results`: the names of its results, in order; fewer than there are if they are not known.
     """
 
     inputs: tuple[Input, ...]
@@ -70,18 +61,7 @@ class Signature:
 
     @classmethod
     def from_json(cls, text: str) -> Signature:
-        """Read what `to_json` wrote.
-
-        Parameters
-        ----------
-        text
-            The JSON.
-
-        Returns
-        -------
-        signature
-            The signature.
-        """
+        """Read what `to_json` wrote."""
         data = json.loads(text)
         inputs = tuple(
             Input(
@@ -101,22 +81,7 @@ class Signature:
 def signature_of(mod: tvm.IRModule, results: Sequence[str] = ()) -> Signature:
     """Return the signature of a module.
 
-    Parameters
-    ----------
-    mod
-        The module; its function `main` is the model.
-    results
-        The names of the results, if they are known.
-
-    Returns
-    -------
-    signature
-        The signature.
-
-    Raises
-    ------
-    Problem
-        An input is not a tensor.
+    `results`: the names of the results, if they are known.
     """
     from .reading import main_of
 
@@ -138,23 +103,8 @@ def _size(value: object) -> int | str:
 def suitable(arrays: NamedArrays, signature: Signature) -> list[Array]:
     """Return the inputs of a model, after a check.
 
-    Parameters
-    ----------
-    arrays
-        An array for each input, by name or in order, as `numpy.savez` writes both; one of an .npy
-        file for a model of one input. Other arrays are ignored.
-    signature
-        What the model takes.
-
-    Returns
-    -------
-    inputs
-        The arrays in order.
-
-    Raises
-    ------
-    Problem
-        An array is missing, or has another element type or shape.
+    `arrays`: an array for each input, by name or in order, as `numpy.savez` writes both; one of an
+    .npy file for a model of one input. Other arrays are ignored.
     """
     names = chosen(arrays, signature)
     sizes: dict[str, int] = {}
@@ -180,25 +130,7 @@ def suitable(arrays: NamedArrays, signature: Signature) -> list[Array]:
 
 
 def chosen(arrays: NamedArrays, signature: Signature) -> list[str]:
-    """Return which array is for each input: by name, or in order if no array has a name.
-
-    Parameters
-    ----------
-    arrays
-        The arrays of a file.
-    signature
-        What the model takes.
-
-    Returns
-    -------
-    names
-        Those of the arrays, in the order of the inputs.
-
-    Raises
-    ------
-    Problem
-        An array is missing.
-    """
+    """Return which array is for each input: by name, or in order if no array has a name."""
     names = [item.name for item in signature.inputs]
     unnamed = [f"arr_{index}" for index in range(len(names))]
     known = arrays.headers
@@ -218,25 +150,8 @@ def random_inputs(
 ) -> list[Array]:
     """Make inputs at random.
 
-    Parameters
-    ----------
-    signature
-        What the model takes.
-    shapes
-        The sizes of inputs whose sizes are open.
-    seed
-        The same seed gives the same inputs.
-
-    Returns
-    -------
-    inputs
-        Reals of a normal distribution, 8-bit integers of the whole range, and 0 or 1 for other
-        integers, which may be indices.
-
-    Raises
-    ------
-    Problem
-        A size or an element type is not known, or no memory holds an input.
+    Reals of a normal distribution, 8-bit integers of the whole range, and 0 or 1 for other
+    integers, which may be indices.
     """
     generator = np.random.default_rng(seed)
     sizes: dict[int | str, int] = {}

@@ -25,16 +25,8 @@ _COLUMNS = 32
 def array_of(constant: Constant) -> Array:
     """Return the elements of a constant.
 
-    Parameters
-    ----------
-    constant
-        The constant, of any shape.
-
-    Returns
-    -------
-    array
-        Its own memory, which cannot be written; a copy if its element type is none of `DTYPES` or
-        it is on another device.
+    Its own memory, which cannot be written; a copy if its element type is none of `DTYPES` or it is
+    on another device.
     """
     tensor = constant.value
     if str(tensor.dtype) not in DTYPES or tensor.device != tvm.cpu():
@@ -46,18 +38,7 @@ def array_of(constant: Constant) -> Array:
 
 
 def constant_with(array: Array) -> Constant:
-    """Return a constant with the elements of an array.
-
-    Parameters
-    ----------
-    array
-        Elements of one of `DTYPES`, with any shape and strides.
-
-    Returns
-    -------
-    constant
-        Contiguous, with memory of its own.
-    """
+    """Return a constant with the elements of an array."""
     tensor = tvm.runtime.empty(array.shape, str(array.dtype))
     elements: Array = np.from_dlpack(tensor)
     if not elements.flags.writeable:  # NumPy before 2.1

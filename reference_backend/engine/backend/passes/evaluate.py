@@ -29,15 +29,7 @@ class Undefined(Exception):
 def fixed_shape(ty: relax.Type) -> tuple[str, tuple[int, ...]] | None:
     """Return dtype and shape of a tensor whose sizes are all known.
 
-    Parameters
-    ----------
-    ty
-        A type.
-
-    Returns
-    -------
-    dtype, shape
-        None for other types. Unlike for `tensor_type`, sizes may be zero.
+    None for other types. Unlike for `tensor_type`, sizes may be zero.
     """
     if not isinstance(ty, relax.TensorType) or ty.dtype is None or ty.vdevice is not None:
         return None
@@ -51,21 +43,8 @@ def fixed_shape(ty: relax.Type) -> tuple[str, tuple[int, ...]] | None:
 def constant_of(call: relax.Call) -> relax.Expr | None:
     """Compute a call that reads constants only.
 
-    Parameters
-    ----------
-    call
-        The call, with its variables resolved to constants.
-
-    Returns
-    -------
-    value
-        A constant, a tuple of constants or a shape; None if an argument is not constant, or NumPy
-        cannot compute it exactly.
-
-    Raises
-    ------
-    Undefined
-        The result is not defined.
+    A constant, a tuple of constants or a shape; None if an argument is not constant, or NumPy
+    cannot compute it exactly.
     """
     name = str(getattr(call.op, "name", "")).removeprefix("relax.")
     if name not in _FUNCTIONS:
@@ -115,18 +94,7 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
 
 
 def is_computed(call: relax.Call) -> bool:
-    """Whether NumPy computes such calls, at least for most values.
-
-    Parameters
-    ----------
-    call
-        A call of an op.
-
-    Returns
-    -------
-    computed
-        True if it needs no kernel built in advance.
-    """
+    """Whether NumPy computes such calls, at least for most values."""
     name = str(getattr(call.op, "name", "")).removeprefix("relax.")
     if name not in _FUNCTIONS:
         return False

@@ -3,7 +3,7 @@
 
 NumPy computes calls with exactly one right result (`evaluate.py`). The kernels of all other calls
 of a model are built as one module, since a module per call takes 24 ms each. TVM's own
-`FoldConstant` builds them one by one, ignores sizes, folds quantised weights to floating-point
+`FoldConstant` builds them one by one, ignores sizes, folds quantized weights to floating-point
 ones, and fails if one call of a model has no kernel.
 """
 
@@ -31,7 +31,7 @@ MADE_OF_NOTHING = tuple(
     f"relax.{name}" for name in ("zeros", "ones", "full", "arange", "eye", "eye_like")
 )
 _DEQUANTIZE = "relax.dequantize"
-"""Not folded: a quantised constant is smaller than its value, and the NPU computes with it."""
+"""Not folded: a quantized constant is smaller than its value, and the NPU computes with it."""
 
 
 def materialize(site: Site) -> Bindings | None:
@@ -78,17 +78,7 @@ def materialize(site: Site) -> Bindings | None:
 def fold_constants(reader: Reader, mod: tvm.IRModule) -> tvm.IRModule:
     """Fold every call of constants, and let other calls read constants directly.
 
-    Parameters
-    ----------
-    reader
-        Reads and rewrites the module.
-    mod
-        The module.
-
-    Returns
-    -------
-    mod
-        The folded module, or the same one if there is nothing to fold.
+    The folded module, or the same one if there is nothing to fold.
     """
     candidates = [
         call
@@ -237,12 +227,8 @@ _TRAPPING = tuple(
 class Kernels:
     """TVM's kernels for calls of constants, built all at once.
 
-    Parameters
-    ----------
-    mod
-        The module, with the kernels that calls name.
-    calls
-        The calls whose kernels to build in advance; one of several that are alike is enough.
+    `mod`: the module, with the kernels that calls name.
+    `calls`: the calls whose kernels to build in advance; one of several that are alike is enough.
     """
 
     def __init__(self, mod: tvm.IRModule, calls: Iterable[relax.Call]) -> None:
@@ -335,17 +321,7 @@ def _resolved(expr: relax.Expr, known: Mapping[relax.Var, relax.Expr]) -> relax.
 def _lower(mod: tvm.IRModule, wanted: Mapping[str, relax.Call]) -> dict[str, _Lowered | None]:
     """Legalize calls and build all kernels in one module.
 
-    Parameters
-    ----------
-    mod
-        The module with the kernels that calls name.
-    wanted
-        The calls.
-
-    Returns
-    -------
-    lowered
-        The runner of each call; None if it is not a sequence of kernels.
+    The runner of each call; None if it is not a sequence of kernels.
     """
     named = {
         argument: mod[argument]

@@ -32,17 +32,7 @@ def recover_op(site: Site) -> Bindings | None:
 def op_of(mod: tvm.IRModule, call: relax.Call) -> relax.Call | None:
     """Return the op that a kernel computes.
 
-    Parameters
-    ----------
-    mod
-        The module that holds the kernel.
-    call
-        A `call_tir` of it.
-
-    Returns
-    -------
-    op
-        A call of the op with the same arguments, or none.
+    A call of the op with the same arguments, or none.
     """
     kernel = mod[call.args[0]]
     inputs = list(call.args[1].fields)

@@ -84,23 +84,7 @@ def profile(
 
 
 def count_of_calls(calls: int) -> int:
-    """Return how many calls are recorded.
-
-    Parameters
-    ----------
-    calls
-        What the user gave.
-
-    Returns
-    -------
-    calls
-        The number.
-
-    Raises
-    ------
-    ValueError
-        It is not a positive number.
-    """
+    """Return how many calls are recorded."""
     try:
         count = operator.index(calls)
     except TypeError:
@@ -113,22 +97,7 @@ def count_of_calls(calls: int) -> int:
 def report_of(report: object) -> Report | None:
     """Return the report that a user gave, or that of the module that a user gave.
 
-    Parameters
-    ----------
-    report
-        A report, a partitioned module, or none.
-
-    Returns
-    -------
-    report
-        The report.
-
-    Raises
-    ------
-    TypeError
-        It is neither.
-    ValueError
-        The module was not partitioned.
+    `report`: A report, a partitioned module, or none.
     """
     if report is None:
         return None

@@ -16,28 +16,17 @@ Traffic = Mapping[str, tuple[int, int]]
 class Event:
     """What one engine did in one go.
 
-    Parameters
-    ----------
-    region
-        The symbol of the region.
-    call
-        Which of the region's runs.
-    name
-        What it did.
-    label
-        The op that it belongs to, as "op (variable)"; none if it belongs to none.
-    engine
-        The engine, with a part behind a "." where there are several.
-    begin, end
-        When it had the engine, since the beginning of the run.
-    busy
-        How much of this time it worked.
-    waits_for
-        The engine whose work it waited for; none if it did not.
-    traffic
-        The bytes that it moved.
-    operations
-        Arithmetic, a multiplication with its addition as two; 0 if the driver does not count it.
+    `region`: the symbol of the region.
+    `call`: which of the region's runs.
+    `name`: what it did.
+    `label`: the op that it belongs to, as "op (variable)"; none if it belongs to none.
+    `engine`: the engine, with a part behind a "." where there are several.
+    `begin`, `end`: when it had the engine, since the beginning of the run.
+    `busy`: how much of this time it worked.
+    `waits_for`: the engine whose work it waited for; none if it did not.
+    `traffic`: the bytes that it moved.
+    `operations`: arithmetic, a multiplication with its addition as two; 0 if the driver does not
+    count it.
     """
 
     region: str
@@ -57,18 +46,11 @@ class Event:
 class Allocation:
     """Bytes that a region keeps for something.
 
-    Parameters
-    ----------
-    region
-        The symbol of the region.
-    memory
-        The memory, such as "scratchpad".
-    label
-        The op that uses it first; none if it belongs to none.
-    offset, bytes
-        Where it lies, and its size.
-    begin, end
-        From when to when, since the beginning of the run.
+    `region`: the symbol of the region.
+    `memory`: the memory, such as "scratchpad".
+    `label`: the op that uses it first; none if it belongs to none.
+    `offset`, `bytes`: where it lies, and its size.
+    `begin`, `end`: from when to when, since the beginning of the run.
     """
 
     region: str
@@ -84,12 +66,9 @@ class Allocation:
 class Memory:
     """A memory of the device.
 
-    Parameters
-    ----------
-    bytes
-        Its size; 0 if it is not known.
-    bytes_per_unit
-        The most bytes read and written per unit of time, taken together; 0 if it is not known.
+    `bytes`: its size; 0 if it is not known.
+    `bytes_per_unit`: the most bytes read and written per unit of time, taken together; 0 if it is
+    not known.
     """
 
     bytes: int
@@ -100,12 +79,8 @@ class Memory:
 class Peaks:
     """The device's peak rates.
 
-    Parameters
-    ----------
-    operations
-        Per unit of time, for the element types of the region; 0 if it is not known.
-    memories
-        By name.
+    `operations`: per unit of time, for the element types of the region; 0 if it is not known.
+    `memories`: by name.
     """
 
     operations: float
@@ -116,12 +91,8 @@ class Peaks:
 class Run:
     """One run of a region, or one call of the model.
 
-    Parameters
-    ----------
-    begin_us, end_us
-        The time on the host, from the beginning of the first call of the model.
-    span
-        The end of the last event of the run; 0 without events.
+    `begin_us`, `end_us`: the time on the host, from the beginning of the first call of the model.
+    `span`: the end of the last event of the run; 0 without events.
     """
 
     begin_us: float
@@ -133,28 +104,16 @@ class Run:
 class RegionProfile:
     """What a region did in all of its runs.
 
-    Parameters
-    ----------
-    symbol
-        Its name.
-    calls
-        How many runs.
-    wall_us
-        The time on the host, of all runs.
-    span
-        The time on the device, of all runs.
-    runs
-        The runs, in order.
-    busy, utilisation
-        How long each engine worked, and which part of `span` that is.
-    traffic
-        The bytes that were moved.
-    counters
-        What the driver's counters grew by; sizes and frequencies as they are.
-    operations
-        Arithmetic, as of events.
-    peaks
-        How fast it could be; none if the driver does not tell.
+    `symbol`: its name.
+    `calls`: how many runs.
+    `wall_us`: the time on the host, of all runs.
+    `span`: the time on the device, of all runs.
+    `runs`: the runs, in order.
+    `busy`, `utilisation`: how long each engine worked, and which part of `span` that is.
+    `traffic`: the bytes that were moved.
+    `counters`: what the driver's counters grew by; sizes and frequencies as they are.
+    `operations`: arithmetic, as of events.
+    `peaks`: how fast it could be; none if the driver does not tell.
     """
 
     symbol: str
@@ -174,33 +133,20 @@ class RegionProfile:
 class OpProfile:
     """What an op needed, in all runs of its region.
 
-    Parameters
-    ----------
-    region
-        The region.
-    label, op, variable
-        The driver's label, and its parts; none for what belongs to no op.
-    origin
-        The name that the author of the model gave it; none if it is not known.
-    composite
-        The label of the composite that it is in, and whose time this is; none if not known.
-    span
-        The sum over its events, from begin to end.
-    busy, traffic
-        As for a region.
-    share
-        The part of the sum of all spans.
-    operations
-        Arithmetic, as of events.
-    active
-        How long at least one engine had work of it.
-    attributed
-        Its part of the time of its region: each instant is that of one op, so that the parts add
-        up to the whole. See `sums.attributed_to`.
-    attributed_share
-        The part of the time of all regions that this is.
-    waits
-        How long engines stood still since it began, by the engine that they waited for.
+    `region`: the region.
+    `label`, `op`, `variable`: the driver's label, and its parts; none for what belongs to no op.
+    `origin`: the name that the author of the model gave it; none if it is not known.
+    `composite`: the label of the composite that it is in, and whose time this is; none if not
+    known.
+    `span`: the sum over its events, from begin to end.
+    `busy`, `traffic`: as for a region.
+    `share`: the part of the sum of all spans.
+    `operations`: arithmetic, as of events.
+    `active`: how long at least one engine had work of it.
+    `attributed`: its part of the time of its region: each instant is that of one op, so that the
+    parts add up to the whole. See `sums.attributed_to`.
+    `attributed_share`: the part of the time of all regions that this is.
+    `waits`: how long engines stood still since it began, by the engine that they waited for.
     """
 
     region: str
@@ -229,14 +175,9 @@ class OpProfile:
 class HostCall:
     """A call of the host.
 
-    Parameters
-    ----------
-    name
-        The function.
-    begin_us, end_us
-        When, from the beginning of the first call of the model.
-    origin
-        The name that the author of the model gave the op that it computes; none if not known.
+    `name`: the function.
+    `begin_us`, `end_us`: when, from the beginning of the first call of the model.
+    `origin`: the name that the author of the model gave the op that it computes; none if not known.
     """
 
     name: str

@@ -26,18 +26,7 @@ Recording = JsonObject
 
 
 def region_modules(module: tvm.runtime.Module) -> dict[str, tvm.runtime.Module]:
-    """Return the modules of the regions that a module imports.
-
-    Parameters
-    ----------
-    module
-        A loaded model.
-
-    Returns
-    -------
-    modules
-        By the symbol of the region.
-    """
+    """Return the modules of the regions that a module imports."""
     found: dict[str, tvm.runtime.Module] = {}
     modules = [module]
     for item in modules:
@@ -48,44 +37,19 @@ def region_modules(module: tvm.runtime.Module) -> dict[str, tvm.runtime.Module]:
 
 
 def counters_of(module: tvm.runtime.Module) -> dict[str, int]:
-    """Return the counters of a region since it was loaded.
-
-    Parameters
-    ----------
-    module
-        Its module.
-
-    Returns
-    -------
-    counters
-        By name.
-    """
+    """Return the counters of a region since it was loaded."""
     return {str(name): int(value) for name, value in module["counters"]().items()}
 
 
 def load(library: str) -> VirtualMachine:
-    """Load an exported library.
-
-    Parameters
-    ----------
-    library
-        Its path.
-
-    Returns
-    -------
-    machine
-        What runs it on this machine.
-    """
+    """Load an exported library."""
     return VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
 
 
 class Recorder:
     """Records the calls of a machine; as a context, it ends the recording whatever happens.
 
-    Parameters
-    ----------
-    machine
-        The loaded model. Another instrument of it is lost.
+    `machine`: the loaded model. Another instrument of it is lost.
     """
 
     def __init__(self, machine: VirtualMachine) -> None:
@@ -124,20 +88,7 @@ class Recorder:
             self._stop()
 
     def call(self, function: str, *arguments: object) -> object:
-        """Run a function, and note how long it takes.
-
-        Parameters
-        ----------
-        function
-            Its name.
-        arguments
-            Its arguments.
-
-        Returns
-        -------
-        result
-            Its result.
-        """
+        """Run a function, and note how long it takes."""
         begin = _now()
         result = self._machine[function](*arguments)
         self.recording["calls"].append([begin, _now()])
@@ -188,24 +139,7 @@ class Recorder:
 
 
 def record(machine: VirtualMachine, function: str, calls: int, *arguments: object) -> Recording:
-    """Run a function once to warm up, and then record some calls.
-
-    Parameters
-    ----------
-    machine
-        The loaded model.
-    function
-        The function.
-    calls
-        How many calls are recorded.
-    arguments
-        Its arguments, as it takes them.
-
-    Returns
-    -------
-    recording
-        What happened.
-    """
+    """Run a function once to warm up, and then record some calls."""
     with Recorder(machine) as recorder:
         # The first call loads programs, allocates memory, and makes what a driver needs to record.
         recorder.call(function, *arguments)
@@ -216,22 +150,7 @@ def record(machine: VirtualMachine, function: str, calls: int, *arguments: objec
 
 
 def check_function(machine: VirtualMachine, function: str, given: int) -> None:
-    """Check that a model has a function with so many inputs.
-
-    Parameters
-    ----------
-    machine
-        The loaded model.
-    function
-        The name.
-    given
-        The number of inputs.
-
-    Raises
-    ------
-    ValueError
-        It has no such function, or the function takes other inputs.
-    """
+    """Check that a model has a function with so many inputs."""
     try:
         arity = int(machine.module["get_function_arity"](function))
     except Exception:

@@ -23,16 +23,8 @@ _HOST = 1
 def trace_of(profiles: Sequence[Profile]) -> str:
     """Return one trace of some profiles: tracks for the host, and for each engine of each NPU.
 
-    Parameters
-    ----------
-    profiles
-        Those of several NPUs have one clock, see `DataParallel.profile`.
-
-    Returns
-    -------
-    trace
-        JSON. Times are us; where the driver does not say how long its unit is, each unit is drawn
-        as a us.
+    JSON. Times are us; where the driver does not say how long its unit is, each unit is drawn as a
+    us.
     """
     events = [
         event

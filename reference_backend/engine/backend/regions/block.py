@@ -88,23 +88,12 @@ class Region:
 class Block:
     """Plans and rewrites one dataflow block.
 
-    Parameters
-    ----------
-    target
-        What may go to the NPU.
-    records
-        Where the placements are recorded.
-    scope
-        The function of the block.
-    bindings
-        The bindings of the block.
-
-    Attributes
-    ----------
-    regions
-        The planned regions, also those that go back to the host.
-    functions
-        The functions of the regions that `rewrite` calls.
+    `target`: what may go to the NPU.
+    `records`: where the placements are recorded.
+    `scope`: the function of the block.
+    `bindings`: the bindings of the block.
+    `regions`: the planned regions, also those that go back to the host.
+    `functions`: the functions of the regions that `rewrite` calls.
     """
 
     def __init__(
@@ -295,13 +284,7 @@ class Block:
     # ---- Rewriting ----
 
     def rewrite(self) -> list[relax.Binding]:
-        """Replace the regions by calls, and record where each op is.
-
-        Returns
-        -------
-        bindings
-            The new bindings of the block.
-        """
+        """Replace the regions by calls, and record where each op is."""
         result: list[relax.Binding] = []
         where: dict[int, Where] = {}
         regions = iter(self.regions)

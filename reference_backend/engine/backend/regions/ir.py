@@ -13,34 +13,12 @@ from ..ir.calls import Constant, Values, items_of, resolve
 
 
 def id_of(node: tvm.runtime.Object) -> int:
-    """Return the identity of an IR node.
-
-    Parameters
-    ----------
-    node
-        A node; `==` on nodes would build a comparison.
-
-    Returns
-    -------
-    identity
-        A number.
-    """
+    """Return the identity of an IR node."""
     return hash(node)
 
 
 def operands(expr: relax.Expr) -> list[relax.Var]:
-    """Return the variables that an expression reads, except inside functions.
-
-    Parameters
-    ----------
-    expr
-        The value of a binding.
-
-    Returns
-    -------
-    variables
-        In the order in which they are read.
-    """
+    """Return the variables that an expression reads, except inside functions."""
     if isinstance(expr, relax.Call):
         return [var for item in items_of(expr.args) for var in operands(item)]
     if isinstance(expr, relax.Tuple):
@@ -53,32 +31,13 @@ def operands(expr: relax.Expr) -> list[relax.Var]:
 def is_op_call(expr: relax.Expr | None) -> TypeGuard[relax.Call]:
     """Whether an expression calls a Relax op.
 
-    Parameters
-    ----------
-    expr
-        Any expression, or none.
-
-    Returns
-    -------
-    answer
-        True if it does.
+    `expr`: any expression, or none.
     """
     return isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
 
 
 def callee(call: relax.Call) -> str:
-    """Return the name of what is called.
-
-    Parameters
-    ----------
-    call
-        A call.
-
-    Returns
-    -------
-    name
-        The name of an op, a function of the module or a packed function.
-    """
+    """Return the name of what is called."""
     for name in ("name", "name_hint", "global_symbol"):
         if hasattr(call.op, name):
             return str(getattr(call.op, name))
@@ -86,67 +45,26 @@ def callee(call: relax.Call) -> str:
 
 
 def label(binding: relax.Binding) -> str:
-    """Return what codegen and the driver call an op in their messages.
-
-    Parameters
-    ----------
-    binding
-        The binding of a call.
-
-    Returns
-    -------
-    label
-        The op with its name in the model.
-    """
+    """Return what codegen and the driver call an op in their messages."""
     return f"{callee(binding.value)} ({binding.var.name})"
 
 
 def fields(ty: tvm.ir.Type) -> list[tvm.ir.Type]:
-    """Return the types of what an expression returns.
-
-    Parameters
-    ----------
-    ty
-        Its type.
-
-    Returns
-    -------
-    types
-        The fields of a tuple, else the type itself.
-    """
+    """Return the types of what an expression returns."""
     return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
 
 def tuple_type(types: list[tvm.ir.Type]) -> tvm.ir.Type:
-    """Return the type of a function's result; the reverse of `fields`.
-
-    Parameters
-    ----------
-    types
-        The types of the results, at least one.
-
-    Returns
-    -------
-    type
-        The type of a single result, else a tuple's.
-    """
+    """Return the type of a function's result; the reverse of `fields`."""
     return types[0] if len(types) == 1 else relax.TupleType(types)
 
 
 class FunctionBuilder:
     """Builds a function from bindings; outer variables become parameters.
 
-    Parameters
-    ----------
-    values
-        Values by variable.
-    bind_constants
-        Whether constants stay inside, rather than become parameters.
-
-    Attributes
-    ----------
-    arguments
-        The outer values of the parameters.
+    `values`: values by variable.
+    `bind_constants`: whether constants stay inside, rather than become parameters.
+    `arguments`: the outer values of the parameters.
     """
 
     def __init__(self, values: Values, bind_constants: bool) -> None:
@@ -160,17 +78,7 @@ class FunctionBuilder:
     def use(self, expr: relax.Expr, *, bound: bool = False) -> relax.Expr:
         """Translate an outer expression for use in the function.
 
-        Parameters
-        ----------
-        expr
-            An argument of a call outside.
-        bound
-            Whether a constant stays inside whatever `bind_constants` says.
-
-        Returns
-        -------
-        inside
-            What to write in its place.
+        `bound`: whether a constant stays inside whatever `bind_constants` says.
         """
         expr = resolve(expr, self._values)
         if bound and isinstance(expr, Constant):
@@ -190,34 +98,13 @@ class FunctionBuilder:
         return expr
 
     def bind(self, var: relax.Var, value: relax.Expr) -> None:
-        """Add a binding of a translated value.
-
-        Parameters
-        ----------
-        var
-            The variable outside.
-        value
-            Its value, of translated expressions.
-        """
+        """Add a binding of a translated value."""
         inside = relax.Var(var.name, var.ty)
         self._inside[id_of(var)] = inside
         self._bindings.append(relax.VarBinding(inside, value))
 
     def finish(self, outputs: Sequence[relax.Var], attributes: Mapping[str, str]) -> relax.Function:
-        """Return the function; several outputs are returned as a tuple.
-
-        Parameters
-        ----------
-        outputs
-            Bound variables, as they are called outside.
-        attributes
-            The function's attributes.
-
-        Returns
-        -------
-        function
-            The function, which shares no symbol with others.
-        """
+        """Return the function; several outputs are returned as a tuple."""
         results = [self._inside[id_of(var)] for var in outputs]
         result = results[0] if len(results) == 1 else relax.Tuple(results)
         body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)

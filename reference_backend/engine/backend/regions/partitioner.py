@@ -35,14 +35,9 @@ _TOLD = f"{BACKEND}_unknown_bounds"
 class Partitioner:
     """Partitions one module.
 
-    Parameters
-    ----------
-    mod
-        The canonicalized module.
-    table
-        The capabilities, which give the reasons.
-    options
-        What may go to the NPU, and the driver's settings.
+    `mod`: the canonicalized module.
+    `table`: the capabilities, which give the reasons.
+    `options`: what may go to the NPU, and the driver's settings.
     """
 
     def __init__(self, mod: tvm.IRModule, table: Table, options: Options) -> None:
@@ -57,18 +52,7 @@ class Partitioner:
         self._taken = {global_var.name_hint for global_var in mod.get_global_vars()}
 
     def run(self) -> tvm.IRModule:
-        """Partition all functions that are not another backend's.
-
-        Returns
-        -------
-        mod
-            The module with regions, and with the report among its attributes.
-
-        Raises
-        ------
-        RuntimeError
-            Something stays on the host, which `on_decline` or `strict` forbids.
-        """
+        """Partition all functions that are not another backend's."""
         functions = dict(self._mod.functions_items())
         own = {var: item for var, item in functions.items() if not is_opaque(item)}
         recursive = _recursive_function(functions)

@@ -13,17 +13,9 @@ from ..table.reasons import Code, Reason
 def refusal_of_sizes(function: relax.Function, finish: bool) -> Reason | None:
     """Return which size of a function cannot be compiled.
 
-    Parameters
-    ----------
-    function
-        A composite or a region.
-    finish
-        Whether it is a whole region, whose symbols must come from its inputs.
+    `finish`: whether it is a whole region, whose symbols must come from its inputs.
 
-    Returns
-    -------
-    reason
-        A sentence; none if all suit.
+    A sentence; none if all suit.
     """
     # A driver gets tensors, and no shapes.
     inputs = [item.ty for item in function.params if not isinstance(item.ty, relax.ShapeType)]

@@ -25,15 +25,7 @@ _HEADER = ("op", "name", "placement", "runs in", "MACs", "composite, or why it i
 def text_of(report: Report) -> str:
     """Return all of a report as plain text, each op with its reason in one line.
 
-    Parameters
-    ----------
-    report
-        The report.
-
-    Returns
-    -------
-    text
-        A table of all ops, the regions, what would move ops to the NPU, and the summary.
+    A table of all ops, the regions, what would move ops to the NPU, and the summary.
     """
     title = _titles(report)
     rows = [
@@ -61,17 +53,7 @@ def text_of(report: Report) -> str:
 def blocks_of(report: Report, everything: bool) -> Iterator[str | Indented | TextTable]:
     """Generate what a terminal shows: tables without sentences, and the reasons below.
 
-    Parameters
-    ----------
-    report
-        The report.
-    everything
-        Whether to show all ops, also of many.
-
-    Yields
-    ------
-    block
-        A table or a text.
+    `everything`: whether to show all ops, also of many.
     """
     everything = everything or len(report.ops) <= MANY
     known = report.ops
@@ -95,18 +77,7 @@ def blocks_of(report: Report, everything: bool) -> Iterator[str | Indented | Tex
 
 
 def advice(ops: Sequence[OpPlacement]) -> list[str]:
-    """Return what would move ops to the NPU, or to integers, each advice once.
-
-    Parameters
-    ----------
-    ops
-        Ops on the host, or wider than asked for.
-
-    Returns
-    -------
-    lines
-        A line for each code and advice.
-    """
+    """Return what would move ops to the NPU, or to integers, each advice once."""
     told = [(op.code, op.remedy) for op in ops if not op.bookkeeping]
     told += [(op.wider_code, op.wider_remedy) for op in ops]
     return list(dict.fromkeys(f"[{code}] {remedy}" for code, remedy in told if remedy))

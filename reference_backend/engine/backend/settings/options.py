@@ -44,14 +44,9 @@ _local = partial(option_field, "local")
 class Override:
     """An option whose value comes from an environment variable.
 
-    Parameters
-    ----------
-    option
-        The name of the option.
-    value
-        Its value.
-    variable
-        The environment variable.
+    `option`: the name of the option.
+    `value`: its value.
+    `variable`: the environment variable.
     """
 
     option: str
@@ -329,21 +324,8 @@ Source = Options | Mapping[str, object] | str | os.PathLike[str] | None
 def read_settings(settings: Iterable[str]) -> JsonObject:
     """Read single options from texts, as a command line has them.
 
-    Parameters
-    ----------
-    settings
-        Texts such as "threads=2". The values of lists have commas between them, as those of
-        environment variables; one that is set again replaces the value before.
-
-    Returns
-    -------
-    values
-        The values by name, still to be checked.
-
-    Raises
-    ------
-    ValueError
-        A text is not of this form, or names no option.
+    `settings`: texts such as "threads=2". The values of lists have commas between them, as those of
+    environment variables; one that is set again replaces the value before.
     """
     known = {option.name: option for option in _options()}
     values: JsonObject = {}
@@ -371,13 +353,7 @@ def described() -> list[dict[str, object]]:
 
 
 def describe() -> str:
-    """Return a table of all options: name, default, supported values, and meaning.
-
-    Returns
-    -------
-    text
-        One line for each, in groups.
-    """
+    """Return a table of all options: name, default, supported values, and meaning."""
     lines = [
         "Set by keyword, mapping, or .toml or .json file; an environment variable overrides, for "
         f"example {PREFIX}{_options()[0].name.upper()}.",

@@ -50,11 +50,6 @@ def noticed() -> Iterator[threading.Event]:
     """Raise KeyboardInterrupt at Ctrl-C, and remember it.
 
     TVM turns an exception in a function that it calls into an error of its own.
-
-    Yields
-    ------
-    interrupted
-        Whether it came.
     """
     interrupted = threading.Event()
     first = 0.0

@@ -8,18 +8,7 @@ from typing import Any
 
 
 def plain(item: object) -> Any:
-    """Return dataclasses as plain data, as JSON reads it; `asdict` is slow: it copies everything.
-
-    Parameters
-    ----------
-    item
-        A dataclass, or a tuple, list or mapping of such.
-
-    Returns
-    -------
-    data
-        Lists, dictionaries, and the plain values in them.
-    """
+    """Return dataclasses as plain data, as JSON has it; `asdict` is slow: it copies everything."""
     if isinstance(item, (tuple, list)):
         return [plain(one) for one in item]
     if isinstance(item, Mapping):

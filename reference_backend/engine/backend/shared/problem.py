@@ -26,23 +26,7 @@ class Problem(Exception):
 
 
 def told(read: Callable[[], _Result]) -> _Result:
-    """Return what a function reads; an error in its input becomes a `Problem`.
-
-    Parameters
-    ----------
-    read
-        The function.
-
-    Returns
-    -------
-    result
-        What it returns.
-
-    Raises
-    ------
-    Problem
-        It raised a ValueError.
-    """
+    """Return what a function reads; an error in its input becomes a `Problem`."""
     try:
         return read()
     except ValueError as error:
@@ -52,15 +36,7 @@ def told(read: Callable[[], _Result]) -> _Result:
 def sentence(error: Exception) -> str:
     """Return the message of a library's error, without locations in its sources.
 
-    Parameters
-    ----------
-    error
-        The error.
-
-    Returns
-    -------
-    text
-        Its message, or its kind if it has none. Of many lines, the last says what is wrong.
+    Its message, or its kind if it has none. Of many lines, the last says what is wrong.
     """
     if isinstance(error, MemoryError) or "std::bad_alloc" in str(error):
         return WITHOUT_MEMORY

@@ -17,22 +17,13 @@ Row = tuple[str, ...]
 class TextTable:
     """A table of text.
 
-    Parameters
-    ----------
-    header
-        The names of the columns.
-    rows
-        The lines.
-    styles
-        The colour of each line on a terminal; none: no colours.
-    title
-        The text above it on a terminal.
-    figures
-        The columns that are numbers, by index.
-    kept
-        How many columns stay where the terminal is too narrow: the last is left out first.
-    folded
-        The columns that are broken into several lines if these are still too wide.
+    `header`: the names of the columns.
+    `rows`: the lines.
+    `styles`: the colour of each line on a terminal; none: no colours.
+    `title`: the text above it on a terminal.
+    `figures`: the columns that are numbers, by index.
+    `kept`: how many columns stay where the terminal is too narrow: the last is left out first.
+    `folded`: the columns that are broken into several lines if these are still too wide.
     """
 
     header: Row
@@ -44,18 +35,7 @@ class TextTable:
     folded: Sequence[int] = (0,)
 
     def fitting(self, width: int) -> TextTable:
-        """Return the table with the columns that fit.
-
-        Parameters
-        ----------
-        width
-            How many characters a line has.
-
-        Returns
-        -------
-        table
-            At least the columns to be kept.
-        """
+        """Return the table with the columns that fit."""
         rows = (self.header, *self.rows)
         widths = [max(len(row[at]) for row in rows) for at in range(len(self.header))]
         count = len(self.header)
@@ -69,14 +49,9 @@ class TextTable:
 class Indented:
     """A text whose lines are all indented.
 
-    Parameters
-    ----------
-    text
-        The text.
-    by
-        The number of spaces.
-    style
-        Its colour; "": none.
+    `text`: the text.
+    `by`: the number of spaces.
+    `style`: its colour; "": none.
     """
 
     text: str
@@ -90,18 +65,7 @@ _GAP = "  "
 
 
 def short(number: int) -> str:
-    """Return a number with three digits that count.
-
-    Parameters
-    ----------
-    number
-        Not negative.
-
-    Returns
-    -------
-    text
-        Such as "640", "14.2 M".
-    """
+    """Return a number with three digits that count."""
     amount, unit = float(number), ""
     for unit in ("", " k", " M", " G", " T"):
         if amount < 999.5 or unit == " T":
@@ -111,18 +75,7 @@ def short(number: int) -> str:
 
 
 def aligned(rows: Sequence[Row]) -> list[str]:
-    """Return lines with columns of the same width.
-
-    Parameters
-    ----------
-    rows
-        The cells.
-
-    Returns
-    -------
-    lines
-        One for each row.
-    """
+    """Return lines with columns of the same width."""
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = []
@@ -135,16 +88,8 @@ def aligned(rows: Sequence[Row]) -> list[str]:
 def say(text: object, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
     """Print a text, without what a terminal would interpret.
 
-    Parameters
-    ----------
-    text
-        The text; it may have line breaks.
-    file
-        Where to print; none: standard output.
-    end
-        What follows it.
-    flush
-        Whether it appears at once.
+    `file`: where to print; none: standard output.
+    `flush`: whether it appears at once.
     """
     print(printable_lines(str(text)), file=file, end=end, flush=flush)
 
@@ -152,14 +97,8 @@ def say(text: object, file: TextIO | None = None, end: str = "\n", flush: bool =
 def show(plain: object, blocks: Callable[[], Iterable[Block]], file: TextIO | None) -> None:
     """Print something.
 
-    Parameters
-    ----------
-    plain
-        The text that is printed without a terminal.
-    blocks
-        Returns tables, and lines of text, for a terminal.
-    file
-        Where to print; none: standard output.
+    `plain`: the text that is printed without a terminal.
+    `file`: where to print; none: standard output.
     """
     stream = sys.stdout if file is None else file
     try:

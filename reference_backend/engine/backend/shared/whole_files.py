@@ -22,20 +22,7 @@ class NotWritten(ValueError):
 def writing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Write a file that appears when it is complete.
 
-    Parameters
-    ----------
-    path
-        The file; an existing one is replaced, and stays unchanged if that fails.
-
-    Yields
-    ------
-    unfinished
-        Where to write it, a file of the same name in a folder beside it.
-
-    Raises
-    ------
-    NotWritten
-        It cannot be written.
+    `path`: the file; an existing one is replaced, and stays unchanged if that fails.
     """
     path = Path(path)
     folder = None
@@ -57,17 +44,8 @@ def writing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a file of text, as `writing` does.
 
-    Parameters
-    ----------
-    path
-        The file.
-    text
-        Its text; a lone surrogate, which a name in a model may hold, is not UTF-8, and becomes "?".
-
-    Raises
-    ------
-    NotWritten
-        It cannot be written.
+    `text`: its text; a lone surrogate, which a name in a model may hold, is not UTF-8, and becomes
+    "?".
     """
     with writing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", errors="replace")

@@ -163,7 +163,7 @@ class Fuses:
 
 @dataclass(frozen=True)
 class Quantized:
-    """How an op computes with quantised tensors: between dequantize and quantize.
+    """How an op computes with quantized tensors: between dequantize and quantize.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ class Op:
     fuses
         What may be fused after it.
     quantized
-        How it computes with quantised tensors; none: not as one composite.
+        How it computes with quantized tensors; none: not as one composite.
     absorbs_transpose
         Inputs that may come from a swap of the last two dimensions, at no cost.
     tolerance

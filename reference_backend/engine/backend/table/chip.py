@@ -148,7 +148,7 @@ class Limits:
     activation
         Whether it may be fused after another op.
     quantized
-        The element types of the quantised tensors that it computes with; none: it computes with
+        The element types of the quantized tensors that it computes with; none: it computes with
         real numbers. With 8 bits, a matmul also multiplies real numbers by weights of integers.
     tolerance
         How exact its results are; none: as the engine says.

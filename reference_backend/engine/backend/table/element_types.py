@@ -16,17 +16,9 @@ _INSIDE = {
 
 
 def entry_of(label: str) -> Op | None:
-    """Return the entry of the main op of a composite of quantised tensors.
+    """Return the entry of the main op of a composite of quantized tensors.
 
-    Parameters
-    ----------
-    label
-        The label of the composite.
-
-    Returns
-    -------
-    entry
-        None if the composite moves or rescales integers only.
+    None if the composite moves or rescales integers only.
     """
     named = [op for op in TABLE.ops if label.startswith(f"quantized_{op.name}")]
     return max(named, key=lambda op: len(op.name), default=None)
@@ -35,19 +27,7 @@ def entry_of(label: str) -> Op | None:
 def runs_in(label: str, integers: Sequence[str], dtype: str) -> str:
     """Return the type that a composite computes in.
 
-    Parameters
-    ----------
-    label
-        The label of the composite.
-    integers
-        The types of the integers that it reads, weights last.
-    dtype
-        The type of the result.
-
-    Returns
-    -------
-    type
-        Such as "float32", "int8", "uint8 x int8 to float32" or "int8, inside float32".
+    Such as "float32", "int8", "uint8 x int8 to float32" or "int8, inside float32".
     """
     if label.startswith(WEIGHT_ONLY) and integers:
         return f"{dtype} x {integers[-1]}"
@@ -60,18 +40,7 @@ def runs_in(label: str, integers: Sequence[str], dtype: str) -> str:
 
 
 def wider_inside(label: str) -> Reason | None:
-    """Return why a composite of quantised tensors computes with real numbers; none if it does not.
-
-    Parameters
-    ----------
-    label
-        The label of the composite.
-
-    Returns
-    -------
-    reason
-        A sentence.
-    """
+    """Return why a composite of quantized tensors computes with real numbers, or none."""
     entry = entry_of(label)
     if entry is None or entry.inside not in _INSIDE:
         return None

@@ -33,16 +33,10 @@ the result, and approximate exp, tanh and erf."""
 class Step:
     """A call of an op on the way to a result.
 
-    Parameters
-    ----------
-    tolerance
-        How exact the op is.
-    count
-        The number of terms per element of its result.
-    dtypes
-        The element types of its results.
-    largest
-        The largest finite magnitude in its results.
+    `tolerance`: how exact the op is.
+    `count`: the number of terms per element of its result.
+    `dtypes`: the element types of its results.
+    `largest`: the largest finite magnitude in its results.
     """
 
     tolerance: Tolerance
@@ -55,18 +49,11 @@ class Step:
 class Verdict:
     """The outcome of a comparison, for the worst element.
 
-    Parameters
-    ----------
-    error, allowed
-        Its error, and its allowed error.
-    ratio
-        The error as a multiple of the allowed one; infinite if that is zero.
-    differing
-        The number of elements without the exact value.
-    total
-        The number of elements.
-    text
-        What is wrong, as a sentence; empty if all is right.
+    `error`, `allowed`: its error, and its allowed error.
+    `ratio`: the error as a multiple of the allowed one; infinite if that is zero.
+    `differing`: the number of elements without the exact value.
+    `total`: the number of elements.
+    `text`: what is wrong, as a sentence; empty if all is right.
     """
 
     error: float = 0.0
@@ -90,22 +77,7 @@ class Verdict:
 
 
 def allowance(tolerance: Tolerance, expected: Array, count: int = 1) -> Array:
-    """Return the allowed error of each element.
-
-    Parameters
-    ----------
-    tolerance
-        How exact the op is.
-    expected
-        The right result, in its right type.
-    count
-        How many elements are summed for one element of the result.
-
-    Returns
-    -------
-    allowed
-        An array of float64.
-    """
+    """Return the allowed error of each element."""
     if isinstance(tolerance, Buckets) and np.issubdtype(expected.dtype, np.integer):
         return np.full(expected.shape, float(tolerance.steps))
     if not np.issubdtype(expected.dtype, np.floating):
@@ -131,20 +103,6 @@ def behind_mean(tolerance: Accumulated, data: Array | list[Array], epsilon: obje
 
     The sum behind the mean is as large as the data, and so is its rounding error, which the
     division by the deviation then magnifies: plain sums in float32 are right, too.
-
-    Parameters
-    ----------
-    tolerance
-        The tolerance near zero.
-    data
-        The data.
-    epsilon
-        What the op adds to the variance.
-
-    Returns
-    -------
-    tolerance
-        One whose factor is larger by the mean, in standard deviations.
     """
     exact = np.asarray(data, np.float64)
     deviation = np.sqrt(exact.var() + np.asarray(epsilon, np.float64))
@@ -159,18 +117,8 @@ def _typical(magnitude: Array) -> float:
 def allowance_behind(steps: Sequence[Step], expected: Array) -> Array:
     """Return the allowed error of each element after several calls.
 
-    Parameters
-    ----------
-    steps
-        The calls; the last one returns the result. Errors of the others are assumed to reach it
-        unchanged, as in additions, and in activations with a slope of about 1 or less.
-    expected
-        The right result.
-
-    Returns
-    -------
-    allowed
-        An array of float64.
+    `steps`: the calls; the last one returns the result. Errors of the others are assumed to reach
+    it unchanged, as in additions, and in activations with a slope of about 1 or less.
     """
     *before, last = steps
     allowed = allowance(last.tolerance, expected, last.count)
@@ -183,22 +131,7 @@ def allowance_behind(steps: Sequence[Step], expected: Array) -> Array:
 
 
 def allowance_of_host(tolerance: Tolerance, expected: Array, count: int = 1) -> Array:
-    """Return the allowed error of TVM's own kernels, on top of the NPU's.
-
-    Parameters
-    ----------
-    tolerance
-        How exact the op is.
-    expected
-        The right result.
-    count
-        How many elements are summed for one element of the result.
-
-    Returns
-    -------
-    allowed
-        An array of float64.
-    """
+    """Return the allowed error of TVM's own kernels, on top of the NPU's."""
     if not isinstance(tolerance, (Elementwise, Accumulated)):
         return np.zeros(expected.shape)
     if not np.issubdtype(expected.dtype, np.floating):
@@ -214,24 +147,7 @@ def judge(
     allowed: Sequence[Array],
     what: str = "expected",
 ) -> Verdict:
-    """Compare results: their number, shapes, types and values.
-
-    Parameters
-    ----------
-    actual
-        The computed results.
-    expected
-        The right results. NaN equals NaN, and -0 equals 0.
-    allowed
-        The allowed error of each element.
-    what
-        The name of the right results, for messages.
-
-    Returns
-    -------
-    verdict
-        Of all results.
-    """
+    """Compare results: their number, shapes, types and values."""
     if len(actual) != len(expected):
         text = f"there are {len(actual)} results, {what}: {len(expected)}"
         return Verdict(np.inf, 0.0, np.inf, text=text)

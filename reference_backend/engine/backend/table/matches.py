@@ -113,7 +113,7 @@ def _through_dequantize(parts: Mapping[str, relax.Expr], values: Values) -> Valu
 
 
 def _quantized_refusal(op: Op, parts: Mapping[str, relax.Expr], values: Values) -> Reason | None:
-    """Return why the op cannot compute with the quantised tensors of a match."""
+    """Return why the op cannot compute with the quantized tensors of a match."""
     assert op.quantized is not None
     calls = {name: call for name, call in parts.items() if name.startswith("dequantize")}
     rank = len(parts["anchor"].ty.shape)
@@ -149,7 +149,7 @@ def _wide_refusal(op: Op, who: str, first: relax.Expr) -> Reason | None:
     if op.relax != "relax.matmul":
         return Reason(
             Code.QUANTIZATION,
-            f"{who} is int16; supported, quantised: {', '.join(op.quantized.bytes)}",
+            f"{who} is int16; supported, quantized: {', '.join(op.quantized.bytes)}",
         )
     dtype = tensor_type(first.args[0].ty)[0]
     if dtype != "int16":
@@ -161,7 +161,7 @@ def _wide_refusal(op: Op, who: str, first: relax.Expr) -> Reason | None:
 
 
 def refusal_of_edges(op: Op, match: relax.transform.PatternCheckContext) -> Reason | None:
-    """Return why a chain cannot begin and end with the quantised tensors of a match."""
+    """Return why a chain cannot begin and end with the quantized tensors of a match."""
     values: Values = getattr(match, "values", {})
     for name, call in match.annotated_expr.items():
         if name == "quantize" or name.startswith("dequantize"):
@@ -188,7 +188,7 @@ def _weight_refusal(op: Op, call: relax.Call, values: Values, bound: bool) -> Re
         supported = ", ".join(op.quantized.bytes)
         return Reason(
             Code.QUANTIZATION,
-            f"{op.name}: '{op.inputs[1].name}' is {dtype}; supported, quantised: {supported}",
+            f"{op.name}: '{op.inputs[1].name}' is {dtype}; supported, quantized: {supported}",
         )
     return None
 
@@ -203,7 +203,7 @@ def _scale_refusal(
     if dtype not in op.quantized.dtypes:
         return Reason(
             Code.QUANTIZATION,
-            f"{who} is {dtype}; supported, quantised: {', '.join(op.quantized.dtypes)}",
+            f"{who} is {dtype}; supported, quantized: {', '.join(op.quantized.dtypes)}",
         )
     scale, zero_point = (resolve(item, values) for item in call.args[1:3])
     if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
@@ -300,15 +300,7 @@ def escapes(match: relax.transform.PatternCheckContext) -> relax.Var | None:
     A composite with such a variable would have two results, could depend on itself through its
     users, or would have to compute the variable twice.
 
-    Parameters
-    ----------
-    match
-        TVM's `PatternCheckContext` or similar.
-
-    Returns
-    -------
-    var
-        The variable, or none.
+    The variable, or none.
     """
     inside = {hash(var) for var in match.matched_bindings}
     for var, value in match.matched_bindings.items():

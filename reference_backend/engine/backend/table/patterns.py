@@ -59,18 +59,7 @@ def register() -> None:
 
 
 def make_patterns(table: Table) -> list[Pattern]:
-    """Derive all patterns from a table.
-
-    Parameters
-    ----------
-    table
-        The capabilities.
-
-    Returns
-    -------
-    patterns
-        From the least to the most specific: in TVM, later ones win.
-    """
+    """Derive all patterns from a table."""
     composites = [composite for op in table.ops for composite in _composites(op, table)]
     composites += [composite for op in table.ops for composite in _chains(op, table)]
     composites += [composite for op in table.ops for composite in _weight_only(op, table)]
@@ -87,7 +76,7 @@ Rank = tuple[int, ...]
 
 # The rank of a chain without an op before it.
 _CHAIN = 100
-# Composites of weights that stay integers hold those of real numbers, as those of quantised tensors
+# Composites of weights that stay integers hold those of real numbers, as those of quantized tensors
 # hold both.
 _WEIGHT_ONLY = 200
 _QUANTIZED = 300
@@ -148,7 +137,7 @@ def _weight_only(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
 
 
 def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
-    """Generate the composites of an op that compute with quantised tensors."""
+    """Generate the composites of an op that compute with quantized tensors."""
     if op.quantized is None or not op.relax:
         return
     matrix = op.is_product
@@ -189,7 +178,7 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
 
 
 def _quantized_chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
-    """Generate the composites of an entry that has only chains, which read one quantised tensor."""
+    """Generate the composites of an entry that has only chains, which read one quantized tensor."""
     if op.quantized is None or op.relax or len(op.inputs) != 1:
         return
     for chain in chains_of(op):
@@ -221,7 +210,7 @@ class _Dequantized(Mapping[str, DFPattern]):
 
 
 def computes_quantized(table: Table) -> bool:
-    """Whether composites may begin and end with quantised tensors."""
+    """Whether composites may begin and end with quantized tensors."""
     return all(table.get(name) is not None for name in ("quantize", "dequantize"))
 
 
@@ -238,7 +227,7 @@ WEIGHT_ONLY = "weight_only_"
 
 
 def is_quantized(label: str) -> bool:
-    """Whether the composite of this label begins with quantised tensors."""
+    """Whether the composite of this label begins with quantized tensors."""
     return label == REQUANTIZE or label.startswith("quantized_")
 
 
@@ -331,19 +320,7 @@ def _scaled(pattern: DFPattern, factor: DFPattern) -> DFPattern:
 def label_of(label: str, parts: Mapping[str, Any], table: Table) -> str:
     """Return the label of a composite with all its parts.
 
-    Parameters
-    ----------
-    label
-        The name of the pattern, without the backend.
-    parts
-        Its annotated parts.
-    table
-        The capabilities.
-
-    Returns
-    -------
-    label
-        Such as "conv2d_bias_relu" for a match of "conv2d_activation".
+    `label`: the name of the pattern, without the backend.
     """
     roles = [role for role in ROLES if role in parts]
     base = label.removesuffix(TO_REAL)

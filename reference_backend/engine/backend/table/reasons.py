@@ -109,7 +109,7 @@ class Code(Enum):
     )
     NO_INTEGER_FORM = (
         "no_integer_form",
-        "the table has no form of the op for quantised tensors",
+        "the table has no form of the op for quantized tensors",
         "Leave the op out of quantization, or use one that has such a form.",
     )
     REAL_INSIDE = (
@@ -229,17 +229,11 @@ class Code(Enum):
 class Reason(str):
     """A sentence with its code.
 
-    Parameters
-    ----------
-    code
-        Its kind.
-    text
-        The sentence, with the value and what is allowed; line breaks become spaces.
-    of_chip
-        Whether the engine could compile the op, and a limit of the chip forbids it.
-    closeness
-        How closely the op matches the entry of the table that refuses it, the larger the closer:
-        attributes that do not suit, negative, and the stage of the check.
+    `code`: its kind.
+    `text`: the sentence, with the value and what is allowed; line breaks become spaces.
+    `of_chip`: whether the engine could compile the op, and a limit of the chip forbids it.
+    `closeness`: how closely the op matches the entry of the table that refuses it, the larger the
+    closer: attributes that do not suit, negative, and the stage of the check.
     """
 
     code: Code
@@ -273,19 +267,8 @@ class Reason(str):
 def of_driver(answer: str, what: str = "it", code: Code = Code.DECLINED) -> Reason:
     """Return the driver's answer for a composite or a region; a failure is not a decline.
 
-    Parameters
-    ----------
-    answer
-        Codegen's sentence with that of the driver; a reason if the driver was not asked.
-    what
-        What was asked about.
-    code
-        The code, if the driver declines.
-
-    Returns
-    -------
-    reason
-        A sentence.
+    `answer`: codegen's sentence with that of the driver; a reason if the driver was not asked.
+    `code`: the code, if the driver declines.
     """
     if isinstance(answer, Reason):
         return answer
@@ -297,15 +280,7 @@ def of_driver(answer: str, what: str = "it", code: Code = Code.DECLINED) -> Reas
 def nearest(reasons: Sequence[Reason]) -> Reason:
     """Return the reasons of the entries that come closest, as one sentence.
 
-    Parameters
-    ----------
-    reasons
-        At least one.
-
-    Returns
-    -------
-    reason
-        With the code of the first, and without repetitions.
+    With the code of the first, and without repetitions.
     """
     closest = max(reason.closeness for reason in reasons)
     near = [reason for reason in reasons if reason.closeness == closest]
@@ -315,17 +290,7 @@ def nearest(reasons: Sequence[Reason]) -> Reason:
 def alone_and_fused(alone: Reason, fused: Reason) -> str:
     """Say why an op is refused alone, and why as a part of a composite if that is another reason.
 
-    Parameters
-    ----------
-    alone
-        Why the op alone is refused.
-    fused
-        Why its composite with other ops is refused.
-
-    Returns
-    -------
-    sentence
-        It tells once what differs only in the names of op and tensor, and in what is supported.
+    It tells once what differs only in the names of op and tensor, and in what is supported.
     """
 
     def what(reason: Reason) -> str:

@@ -29,24 +29,12 @@ CHIP_LIMIT = " (a limit of this chip)"
 class Table:
     """What the engine can compile and this chip can run, and the check of a call against it.
 
-    Parameters
-    ----------
-    ops
-        What the engine can compile.
-    declined_by_sdk
-        Asked about each call that matches an entry; see `vendor/capabilities.py`.
-    chip
-        The limits of all ops of the chip.
-    limits
-        The chip's limits of each op; None leaves the op to the host. Other ops have the engine's
-        limits.
-    extra_ops
-        The vendor's own ops, to which no limits apply.
-
-    Raises
-    ------
-    ValueError
-        Two entries have the same name, or limits are invalid.
+    `ops`: what the engine can compile.
+    `declined_by_sdk`: asked about each call that matches an entry; see `vendor/capabilities.py`.
+    `chip`: the limits of all ops of the chip.
+    `limits`: the chip's limits of each op; None leaves the op to the host. Other ops have the
+    engine's limits.
+    `extra_ops`: the vendor's own ops, to which no limits apply.
     """
 
     def __init__(
@@ -153,23 +141,12 @@ class Table:
     ) -> Reason | None:
         """Return why the hardware cannot run a call of a Relax op.
 
-        Parameters
-        ----------
-        call
-            The call.
-        values
-            The values of variables.
-        bind_constants
-            Whether constants become part of the program.
-        op
-            The only entry to check; none: any entry for the Relax op.
-        asked_later
-            Whether the driver is asked about the whole composite later; skips `ask_driver`.
+        `bind_constants`: whether constants become part of the program.
+        `op`: the only entry to check; none: any entry for the Relax op.
+        `asked_later`: whether the driver is asked about the whole composite later; skips
+        `ask_driver`.
 
-        Returns
-        -------
-        reason
-            A sentence, or none where the hardware can run it.
+        A sentence, or none where the hardware can run it.
         """
         name = call.op.name
         entries = self.entries_of(name) if op is None else [op]
@@ -232,45 +209,16 @@ class Table:
     ) -> Reason | None:
         """Return why the hardware cannot run a chain of calls as one op.
 
-        Parameters
-        ----------
-        op
-            The entry.
-        inputs, attributes
-            The chain's inputs and attributes, by name.
-        call
-            The last call of the chain.
-        values
-            The values of variables.
-        bind_constants
-            Whether constants become part of the program.
+        `bind_constants`: whether constants become part of the program.
 
-        Returns
-        -------
-        reason
-            A sentence, or none where the hardware can run it.
+        A sentence, or none where the hardware can run it.
         """
         tensors = [inputs[item.name] for item in op.inputs]
         known = {name: plain(value) for name, value in attributes.items()}
         return self._check(op, tensors, known, call, values or {}, bind_constants, True)[1]
 
     def count_operations(self, call: relax.Call, values: Values, bounds: Mapping[str, int]) -> int:
-        """Estimate the arithmetic of a call within the table's limits.
-
-        Parameters
-        ----------
-        call
-            The call.
-        values
-            The values of variables.
-        bounds
-            Values for symbols, by name.
-
-        Returns
-        -------
-        operations
-            Their number, as `Op.operations` has it.
-        """
+        """Estimate the arithmetic of a call within the table's limits."""
         entries = self.entries_of(call.op.name)
         suiting = (
             op for op in entries if self.refusal(call, values, op=op, asked_later=True) is None

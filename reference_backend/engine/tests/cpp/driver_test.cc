@@ -729,7 +729,7 @@ TEST(VectorProgramsOfIntegersAreExact) {
 }
 
 // (a - 1) * (b - 2) + bias, times 3 / 2^2 with halves up, plus 10, in int8.
-TEST(MatmulOfIntegersIsRequantised) {
+TEST(MatmulOfIntegersIsRequantized) {
   Net net;
   npu_tensor a = net.Input({2, 3}, NPU_UINT8);
   npu_tensor b = net.Input({3, 2}, NPU_INT8);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The accuracy report: what quantization changes in each layer of a model, and at its outputs.
 
-`matching` finds the float model's value for each value of the quantised one, `layers` cuts the
-quantised model into functions, `compare` runs them, and `result` holds the outcome.
+`matching` finds the float model's value for each value of the quantized one, `layers` cuts the
+quantized model into functions, `compare` runs them, and `result` holds the outcome.
 """
 
 from .compare import accuracy_report

@@ -56,17 +56,7 @@ def same_function(
 ) -> tuple[relax.Expr, relax.Expr] | None:
     """Return the values of which two values are the same function.
 
-    Parameters
-    ----------
-    quantized, real
-        The models.
-    one, other
-        A value of each.
-
-    Returns
-    -------
-    values
-        One of each model; none if the functions differ, or are of several values.
+    One of each model; none if the functions differ, or are of several values.
     """
     pairs = product(_functions_of(quantized, one), _functions_of(real, other))
     for (mine, results), (theirs, others) in pairs:

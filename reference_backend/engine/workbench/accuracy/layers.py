@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a quantised model into layers that read and give the float model's values.
+"""Cuts a quantized model into layers that read and give the float model's values.
 
 A layer ends at a quantize, or at a real number that several ops read. Its function takes real
-numbers, and quantizes them as the quantised model does.
+numbers, and quantizes them as the quantized model does.
 """
 
 from __future__ import annotations
@@ -29,22 +29,16 @@ _PASSES_ON = ("", "relax.concat", "relax.split", "relax.nn.pad", *MOVED)
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A part of the quantised model that reads and gives values of the float model.
+    """A part of the quantized model that reads and gives values of the float model.
 
-    Parameters
-    ----------
-    name, real_name
-        Of its result, in both models.
-    ops
-        The ops in it, without quantize and dequantize.
-    members
-        The names of all its values; with those of a reader, if the passes merge them into it.
-    inputs, output
-        Values of the float model.
-    function
-        Takes and returns real numbers; between them it does what the quantised model does.
-    step, axis
-        The scale of its result and the axis of that; none if the result is not quantised.
+    `name`, `real_name`: of its result, in both models.
+    `ops`: the ops in it, without quantize and dequantize.
+    `members`: the names of all its values; with those of a reader, if the passes merge them into
+    it.
+    `inputs`, `output`: values of the float model.
+    `function`: takes and returns real numbers; between them it does what the quantized model does.
+    `step`, `axis`: the scale of its result and the axis of that; none if the result is not
+    quantized.
     """
 
     name: str
@@ -59,21 +53,10 @@ class Layer:
 
 
 def cut(graph: Graph, pairs: Pairs, running: Set[str]) -> list[Layer]:
-    """Cut a quantised model into the layers whose values the float model has.
+    """Cut a quantized model into the layers whose values the float model has.
 
-    Parameters
-    ----------
-    graph
-        The quantised model.
-    pairs
-        The result of `match`.
-    running
-        The names of the values that this backend computes: the passes merge others into these.
-
-    Returns
-    -------
-    layers
-        In the order of the model.
+    `running`: the names of the values that this backend computes: the passes merge others into
+    these.
     """
     return _Cutter(graph, pairs, running).run()
 
@@ -266,48 +249,18 @@ class Copier:
         self._builder = relax.BlockBuilder()
 
     def add(self, name: str, value: relax.Expr) -> relax.Var:
-        """Bind a value of the new function.
-
-        Parameters
-        ----------
-        name
-            The name of the variable.
-        value
-            Of variables of the new function.
-
-        Returns
-        -------
-        var
-            The variable.
-        """
+        """Bind a value of the new function."""
         value = self._builder.normalize(value)
         var = relax.Var(name, value.ty)
         self._bindings.append(relax.VarBinding(var, value))
         return var
 
     def copy(self, var: relax.Var, value: relax.Expr) -> None:
-        """Copy a binding, whose operands were copied before.
-
-        Parameters
-        ----------
-        var, value
-            The binding outside.
-        """
+        """Copy a binding, whose operands were copied before."""
         self.inside[var] = self.add(str(var.name), self.translate(value))
 
     def translate(self, expr: relax.Expr) -> relax.Expr:
-        """Return an expression of the variables inside.
-
-        Parameters
-        ----------
-        expr
-            An expression of those outside.
-
-        Returns
-        -------
-        expr
-            A new one.
-        """
+        """Return an expression of the variables inside."""
         if isinstance(expr, relax.Var):
             return self.inside.get(expr, expr)
         if isinstance(expr, relax.Tuple):
@@ -321,17 +274,7 @@ class Copier:
     def function(self, params: Sequence[relax.Var], result: relax.Expr) -> relax.Function:
         """Return the function.
 
-        Parameters
-        ----------
-        params
-            Its parameters.
-        result
-            What it returns, of variables inside.
-
-        Returns
-        -------
-        function
-            A function without side effects.
+        A function without side effects.
         """
         result = self._builder.normalize(result)
         body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
@@ -339,20 +282,7 @@ class Copier:
 
 
 def reading(graph: Graph, wanted: Iterable[relax.Var]) -> relax.Function:
-    """Return a function that computes some values of a model.
-
-    Parameters
-    ----------
-    graph
-        The model.
-    wanted
-        The values.
-
-    Returns
-    -------
-    function
-        Takes the inputs of the model, and returns a tuple.
-    """
+    """Return a function that computes some values of a model."""
     copier = Copier()
     params = [relax.Var(item.name, item.ty) for item in graph.params]
     copier.inside.update(zip(graph.params, params, strict=True))
@@ -363,20 +293,7 @@ def reading(graph: Graph, wanted: Iterable[relax.Var]) -> relax.Function:
 
 
 def with_kernels(graph: Graph, functions: dict[str, relax.Function]) -> tvm.IRModule:
-    """Return a module of functions with the kernels that they may call.
-
-    Parameters
-    ----------
-    graph
-        The model that they were made of.
-    functions
-        By name.
-
-    Returns
-    -------
-    mod
-        The module.
-    """
+    """Return a module of functions with the kernels that they may call."""
     own: dict[tvm.ir.GlobalVar | str, tvm.ir.BaseFunc] = {
         name: function.with_attr("global_symbol", name) for name, function in functions.items()
     }

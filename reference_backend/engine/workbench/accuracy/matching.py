@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches a quantised model with the float one that it was made from.
+"""Matches a quantized model with the float one that it was made from.
 
 Both are walked in parallel from their outputs, before any pass. Matching looks through quantize and
 dequantize, and through what quantization folds away: a batch_norm or a factor in the weights, a
@@ -35,15 +35,7 @@ _IGNORED = ("out_dtype",)
 def match(quantized: Graph, real: Graph) -> tuple[Pairs, list[str]]:
     """Match the values of two models.
 
-    Parameters
-    ----------
-    quantized, real
-        The quantised model and the float one.
-
-    Returns
-    -------
-    pairs, differences
-        The float model's values, and a sentence for each place where the models differ.
+    The float model's values, and a sentence for each place where the models differ.
     """
     return _Matcher(quantized, real).run()
 
@@ -180,7 +172,7 @@ class _Matcher:
             self._pairs[one] = moved(self._real, other, places, one.ty)
 
     def _add_moved(self) -> None:
-        """Add what only the quantised model moves: the same elements of the float model."""
+        """Add what only the quantized model moves: the same elements of the float model."""
         for var, value in self._quantized.values.items():
             source = source_of(self._quantized, value)
             if source is None or var in self._pairs or not isinstance(value, relax.Call):
@@ -193,7 +185,7 @@ class _Matcher:
     def _differ(self, one: relax.Expr, other: relax.Expr, how: str) -> None:
         names = self._quantized.describe(one), self._real.describe(other)
         self._differences.append(
-            f"{names[0]} of the quantised model is where the float model has {names[1]}{how}."
+            f"{names[0]} of the quantized model is where the float model has {names[1]}{how}."
         )
 
     def _are_alike(self, item: _Item) -> bool:
@@ -239,7 +231,7 @@ class _Matcher:
         return [(self._quantized, call), (self._real, theirs)]
 
     def _without(self, value: relax.Expr, limited: bool) -> relax.Expr | None:
-        """Return the operand of an op that a quantised model may lack."""
+        """Return the operand of an op that a quantized model may lack."""
         if limited and op_name(value) in _LIMITS:
             return value.args[0]
         if isinstance(value, relax.TupleGetItem) and value.index == 0:

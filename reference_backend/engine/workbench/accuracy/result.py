@@ -35,7 +35,7 @@ class Accuracy:
     largest_error
         The largest error of an element.
     largest_error_steps
-        The same in steps of the quantization of these values; none if they are not quantised.
+        The same in steps of the quantization of these values; none if they are not quantized.
     """
 
     snr_db: float
@@ -51,7 +51,7 @@ class LayerAccuracy(Accuracy):
     Parameters
     ----------
     name, float_name
-        The variable of its result in the quantised model, and in the float model.
+        The variable of its result in the quantized model, and in the float model.
     ops
         The ops in it; "quantize" if it only quantizes.
     runs_as
@@ -83,7 +83,7 @@ class LayerAccuracy(Accuracy):
 
 @dataclass(frozen=True)
 class AccuracyReport:
-    """The accuracy of a quantised model on this backend.
+    """The accuracy of a quantized model on this backend.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ class Sums:
     Parameters
     ----------
     step, axis
-        The scale of the values and the axis of that; none if they are not quantised.
+        The scale of the values and the axis of that; none if they are not quantized.
     """
 
     step: Array | None = None
@@ -274,7 +274,7 @@ class Sums:
         Parameters
         ----------
         right, found
-            Those of the float model, and of the quantised one.
+            Those of the float model, and of the quantized one.
         """
         if right.size == 0:
             return

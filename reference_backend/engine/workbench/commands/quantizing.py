@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--quantize` and `--accuracy`: from batches of a file to a quantised model, and its accuracy."""
+"""`--quantize` and `--accuracy`: from batches of a file to a quantized model, and its accuracy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def quantized(
     """Quantize a model file for `--quantize`; the result is of the kind of the file."""
     if not file.can_quantize:
         raise Problem(
-            f"{file.path} cannot be quantised here; supported are models of ONNX and PyTorch. "
+            f"{file.path} cannot be quantized here; supported are models of ONNX and PyTorch. "
             "TensorFlow Lite quantizes its own: such files are read as they are."
         )
     quantize = getattr(importlib.import_module(PACKAGE), f"quantize_for_{BACKEND}")
@@ -53,7 +53,7 @@ def quantized(
                 options=options,
             )
         except Exception as error:
-            raise Problem(f"{file.path} cannot be quantised: {sentence(error)}") from error
+            raise Problem(f"{file.path} cannot be quantized: {sentence(error)}") from error
     for note in notes:
         if "calibration data" in str(note.message):  # Other errors are the tools' own.
             say(f"NOTE: {note.message}", file=sys.stderr)
@@ -61,7 +61,7 @@ def quantized(
 
 
 def accuracy_of(prepared: Prepared, arguments: argparse.Namespace) -> AccuracyReport:
-    """Compare the quantised model with the float one, on the calibration data."""
+    """Compare the quantized model with the float one, on the calibration data."""
     real = prepared.file.imported(dict(arguments.shape))
     batches = read_batches(arguments.quantize, signature_of(real))
     names = [item.name for item in prepared.signature.inputs]
@@ -83,23 +83,10 @@ def accuracy_of(prepared: Prepared, arguments: argparse.Namespace) -> AccuracyRe
 def read_batches(path: Path, signature: Signature) -> list[Arrays]:
     """Read batches of inputs.
 
-    Parameters
-    ----------
-    path
-        An .npz file with an array for each input, samples along the first axis: the axis of the
-        batch, or one more than the input has.
-    signature
-        What the model takes.
+    `path`: an .npz file with an array for each input, samples along the first axis: the axis of the
+    batch, or one more than the input has.
 
-    Returns
-    -------
-    batches
-        Arrays by the name of the input. What does not fill a batch of a fixed size is left out.
-
-    Raises
-    ------
-    Problem
-        An array is missing, has too few samples or another shape.
+    Arrays by the name of the input. What does not fill a batch of a fixed size is left out.
     """
     if not signature.inputs:
         raise Problem("The model has no inputs, so that nothing can be calibrated.")

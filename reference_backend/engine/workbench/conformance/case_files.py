@@ -21,15 +21,7 @@ _DEFAULT: dict[str, object] = {"benchmarks": [], "results": None, "refused": []}
 def read_cases() -> dict[str, dict[str, object]]:
     """Read the cases of the conformance kit.
 
-    Returns
-    -------
-    cases
-        By op: the formula in NumPy, benchmarks, the number of results, cases, and refused cases.
-
-    Raises
-    ------
-    ValueError
-        The vendor's file is wrong, see `read_vendor_cases`.
+    By op: the formula in NumPy, benchmarks, the number of results, cases, and refused cases.
     """
     catalogue: dict[str, JsonObject] = {}
     for path in CASES.glob("*.json"):
@@ -51,15 +43,7 @@ def read_cases() -> dict[str, dict[str, object]]:
 def read_vendor_cases() -> dict[str, dict[str, object]]:
     """Read the cases of the vendor's own ops.
 
-    Returns
-    -------
-    cases
-        As those of `read_cases`; none without the file.
-
-    Raises
-    ------
-    ValueError
-        The file is not a JSON object of entries with a formula and cases.
+    As those of `read_cases`; none without the file.
     """
     if not VENDOR_CASES.is_file():
         return {}

@@ -57,14 +57,9 @@ class Graph:
     Steps that amplify the noise would amplify rounding errors too, which could not be told from
     bugs: such steps are dropped.
 
-    Parameters
-    ----------
-    name
-        The name of the function.
-    choose
-        Makes all decisions.
-    first
-        The op to begin with; none: any.
+    `name`: the name of the function.
+    `choose`: makes all decisions.
+    `first`: the op to begin with; none: any.
     """
 
     def __init__(self, name: str, choose: Choose, first: str = "") -> None:

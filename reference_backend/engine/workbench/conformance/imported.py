@@ -26,14 +26,9 @@ from .compiled import UNOPTIMIZED, host_library, linked, options_of
 class Imported:
     """An imported model; its function is `main`.
 
-    Parameters
-    ----------
-    name
-        Its unique name.
-    module
-        The importer's module.
-    arguments
-        The arguments of a call.
+    `name`: its unique name.
+    `module`: the importer's module.
+    `arguments`: the arguments of a call.
     """
 
     name: str
@@ -81,14 +76,10 @@ class _Renamed(PyExprMutator):  # type: ignore[misc]
 class Program:
     """Compiled models.
 
-    Parameters
-    ----------
-    machine
-        The virtual machine.
-    placements
-        Placements of the calls of each, by symbol, without bookkeeping; empty for the host.
-    regions
-        The number of regions of each, by symbol.
+    `machine`: the virtual machine.
+    `placements`: placements of the calls of each, by symbol, without bookkeeping; empty for the
+    host.
+    `regions`: the number of regions of each, by symbol.
     """
 
     machine: relax.VirtualMachine
@@ -108,18 +99,7 @@ class Program:
 
 
 def compile_for_npu(module: tvm.IRModule) -> Program:
-    """Partition and compile a module.
-
-    Parameters
-    ----------
-    module
-        Of Relax functions.
-
-    Returns
-    -------
-    program
-        What came out.
-    """
+    """Partition and compile a module."""
     options = options_of()
     partitioned = partition_for(module, options=options)
     report = offload_report(partitioned)
@@ -136,38 +116,14 @@ def compile_for_npu(module: tvm.IRModule) -> Program:
 
 
 def compile_for_host(module: tvm.IRModule) -> Program:
-    """Compile a module with TVM's own kernels alone.
-
-    Parameters
-    ----------
-    module
-        Of Relax functions.
-
-    Returns
-    -------
-    program
-        What came out.
-    """
+    """Compile a module with TVM's own kernels alone."""
     return Program(relax.VirtualMachine(host_library(module), tvm.cpu()), {}, {})
 
 
 def compile_together(
     models: Sequence[Imported], compile_module: Callable[[tvm.IRModule], Program]
 ) -> dict[str, Program | Exception]:
-    """Compile models in one module; failures are attributed to single models.
-
-    Parameters
-    ----------
-    models
-        The models.
-    compile_module
-        One of the functions above.
-
-    Returns
-    -------
-    programs
-        By the name of the model, the program that contains it, or the error.
-    """
+    """Compile models in one module; failures are attributed to single models."""
     if not models:
         return {}
     functions = {name: item for model in models for name, item in model.functions().items()}
@@ -186,24 +142,7 @@ def compile_together(
 def judge_each(
     actual: Sequence[Array], expected: Sequence[object], rtol: float, atol: float, what: str
 ) -> list[Verdict]:
-    """Compare each result on its own.
-
-    Parameters
-    ----------
-    actual
-        The computed results; there may be more than expected.
-    expected
-        The right results.
-    rtol, atol
-        The allowed relative and absolute errors.
-    what
-        The name of the right results, for messages.
-
-    Returns
-    -------
-    verdicts
-        One for each expected result.
-    """
+    """Compare each result on its own."""
     verdicts = []
     for index, array in enumerate(expected):
         right = np.asarray(array)
@@ -221,15 +160,7 @@ def judge_each(
 def placement_of(ops: Sequence[OpPlacement]) -> str:
     """Return how much of a model is offloaded.
 
-    Parameters
-    ----------
-    ops
-        Where its calls run.
-
-    Returns
-    -------
-    placement
-        "all", "some" or "none"; "" where no call is left.
+    "all", "some" or "none"; "" where no call is left.
     """
     if not ops:
         return ""
@@ -240,15 +171,7 @@ def placement_of(ops: Sequence[OpPlacement]) -> str:
 def reasons_of(ops: Sequence[OpPlacement]) -> str:
     """Return why calls are on the host.
 
-    Parameters
-    ----------
-    ops
-        Where the calls of a model run.
-
-    Returns
-    -------
-    reasons
-        Each reason once; empty if nothing is on the host.
+    Each reason once; empty if nothing is on the host.
     """
     reasons = (f"{op.op}: {op.reason}" for op in ops if op.placement != "npu")
     return "; ".join(dict.fromkeys(reasons))
@@ -257,16 +180,8 @@ def reasons_of(ops: Sequence[OpPlacement]) -> str:
 def excuse(ops: Sequence[OpPlacement]) -> str:
     """Return whether the driver or the chip keeps calls on the host.
 
-    Parameters
-    ----------
-    ops
-        Calls on the host.
-
-    Returns
-    -------
-    status
-        "declined" if it is the driver, "not_run" if the chip's limits are involved too; "" if there
-        is no such call, or if one has another reason.
+    "declined" if it is the driver, "not_run" if the chip's limits are involved too; "" if there is
+    no such call, or if one has another reason.
     """
     if not ops:
         return ""
@@ -282,17 +197,6 @@ def _is_narrowed(op: OpPlacement) -> bool:
 
 
 def kind_and_message(error: Exception) -> str:
-    """Return the end of an error's message in one line.
-
-    Parameters
-    ----------
-    error
-        The error.
-
-    Returns
-    -------
-    text
-        Its kind, and its last line.
-    """
+    """Return the end of an error's message in one line."""
     kind, line = type(error).__name__, last_line(error)
     return f"{kind}: {line if line != kind else 'no more is said'}"[:300]

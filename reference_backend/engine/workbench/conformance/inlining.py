@@ -19,17 +19,9 @@ Sizes = dict[tvm.tirx.Var, relax.Expr]
 def inlined(mod: tvm.IRModule, function: relax.Function) -> tvm.IRModule:
     """Make a module of one function, with the bodies of all that it calls in it.
 
-    Parameters
-    ----------
-    mod
-        The module with the functions that it calls, none of which calls itself.
-    function
-        The function; its parameters stay as they are.
+    `mod`: the module with the functions that it calls, none of which calls itself.
 
-    Returns
-    -------
-    mod
-        A module with the function, which is called `main`, and the kernels that it calls.
+    A module with the function, which is called `main`, and the kernels that it calls.
     """
     kernels = {
         global_var: kernel

@@ -55,16 +55,10 @@ class LedgerError(Exception):
 class Entry:
     """An expected failure.
 
-    Parameters
-    ----------
-    suite
-        The suite.
-    case
-        The name of a case, or a pattern of names with `*`, `?` and `[...]`.
-    reason
-        Why it fails, or why the driver declines it.
-    strict
-        Whether it is wrong if its case passes, or if there is no such case.
+    `suite`: the suite.
+    `case`: the name of a case, or a pattern of names with `*`, `?` and `[...]`.
+    `reason`: why it fails, or why the driver declines it.
+    `strict`: whether it is wrong if its case passes, or if there is no such case.
     """
 
     suite: str
@@ -84,22 +78,8 @@ class Entry:
 def expected_failures(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
     """Read the ledgers of the vendor and of the engine.
 
-    Parameters
-    ----------
-    path
-        The vendor's; a missing one counts as empty.
-    suites
-        The names of the kit's suites; none: any name will do.
-
-    Returns
-    -------
-    entries
-        The vendor's first: `apply` takes the first entry that matches a case.
-
-    Raises
-    ------
-    LedgerError
-        A file is invalid.
+    `path`: the vendor's; a missing one counts as empty.
+    `suites`: the names of the kit's suites; none: any name will do.
     """
     shared = [replace(entry, strict=False) for entry in read_ledger(ENGINE_LEDGER)]
     # The entry of an earlier release must not fail the run of a backend that was only updated.
@@ -117,22 +97,8 @@ def expected_failures(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[E
 def read_ledger(path: Path = LEDGER, suites: Iterable[str] = ()) -> list[Entry]:
     """Read a ledger.
 
-    Parameters
-    ----------
-    path
-        The file; a missing one counts as empty.
-    suites
-        The names of the kit's suites; none: any name will do.
-
-    Returns
-    -------
-    entries
-        In the order of the file.
-
-    Raises
-    ------
-    LedgerError
-        The file is invalid.
+    `path`: the file; a missing one counts as empty.
+    `suites`: the names of the kit's suites; none: any name will do.
     """
     if not path.is_file():
         return []
@@ -170,21 +136,10 @@ def apply(
 ) -> list[Outcome]:
     """Apply the ledger to the outcomes of a suite.
 
-    Parameters
-    ----------
-    entries
-        The entries for the suite that has run; the first that matches a case counts.
-    outcomes
-        Its outcomes.
-    complete
-        Whether all cases of the suite were selected, so that an entry without a case is stale.
-    strict
-        Whether declined cases without an entry fail.
-
-    Returns
-    -------
-    outcomes
-        With their final status, and a failure for each stale entry.
+    `entries`: the entries for the suite that has run; the first that matches a case counts.
+    `complete`: whether all cases of the suite were selected, so that an entry without a case is
+    stale.
+    `strict`: whether declined cases without an entry fail.
     """
     final: list[Outcome] = []
     used: set[Entry] = set()

@@ -471,12 +471,8 @@ class Case:
     def model(self, constants: bool = False, exact: bool = True) -> Model:
         """Return the case as a model.
 
-        Parameters
-        ----------
-        constants
-            Whether all inputs but the first are constants, where their shapes are known.
-        exact
-            Whether to compute the exact values too.
+        `constants`: whether all inputs but the first are constants, where their shapes are known.
+        `exact`: whether to compute the exact values too.
         """
         model = Model(self.symbol)
         inputs: list[Any] = []

@@ -48,12 +48,8 @@ _CLOSE = 2e-5
 class Expected:
     """The expected placement of a model.
 
-    Parameters
-    ----------
-    on_host
-        The ops that may stay on the host.
-    regions
-        The largest number of regions.
+    `on_host`: the ops that may stay on the host.
+    `regions`: the largest number of regions.
     """
 
     on_host: frozenset[str] = frozenset()
@@ -103,18 +99,7 @@ def outcomes(settings: Settings) -> Iterator[Outcome]:
 
 
 def read(name: str) -> tuple[Imported, Sequence[Array]]:
-    """Build a model, and read it with TVM's front end.
-
-    Parameters
-    ----------
-    name
-        One of `MODELS`.
-
-    Returns
-    -------
-    model, expected
-        The model, and its framework's results.
-    """
+    """Build a model, and read it with TVM's front end."""
     framework, _, network = name.partition("-")
     if framework == "torch":
         from . import torch_networks

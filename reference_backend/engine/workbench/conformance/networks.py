@@ -308,7 +308,7 @@ def build_relax(
 
 
 def build_onnx(network: Callable[[Net[Named], Named], Named], shape: tuple[int, ...]) -> bytes:
-    """Build a network as a serialised ONNX model with the input ``x`` of ``shape``."""
+    """Build a network as a serialized ONNX model with the input ``x`` of ``shape``."""
     from onnx import TensorProto, helper
 
     net = OnnxNet()

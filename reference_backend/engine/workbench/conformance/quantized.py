@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite of quantised tensors: each op that computes with them, between dequantize and quantize.
+"""The suite of quantized tensors: each op that computes with them, between dequantize and quantize.
 
 All cases are derived from the table. Matrix ops must equal an integer reference bit for bit: exact
 sums, and the rescaling of the chip. Element-wise ops may be one step off, since they compute with
@@ -326,15 +326,7 @@ def essentials() -> list[str]:
 def first_of(op: str) -> Work | None:
     """Return the first case of an op with integers, which tells whether it has any.
 
-    Parameters
-    ----------
-    op
-        Its name in the table.
-
-    Returns
-    -------
-    work
-        None if it does not compute with quantised tensors here.
+    None if it does not compute with quantized tensors here.
     """
     works = (work for work in _works().values() if isinstance(work, Work) and work.op == op)
     return next(works, None)
@@ -342,22 +334,11 @@ def first_of(op: str) -> Work | None:
 
 @cache
 def lacks_integers(*ops: str) -> str | None:
-    """Return why the limits or the driver keep one of some ops in float; None if they do not.
-
-    Parameters
-    ----------
-    *ops
-        Their names in the table.
-
-    Returns
-    -------
-    reason
-        A sentence about the first case of the op.
-    """
+    """Return why the limits or the driver keep one of some ops in float; None if they do not."""
     for name in ops:
         work = first_of(name)
         if work is None:
-            return f"{name} does not compute with quantised tensors here"
+            return f"{name} does not compute with quantized tensors here"
         if reason := work.model().decline():
             return reason
     return None
@@ -375,22 +356,7 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
 
 
 def run(names: Sequence[str], announce: Announce, bind_constants: bool) -> Iterator[Outcome]:
-    """Compile cases together, with weights that are constants or arguments, and run each.
-
-    Parameters
-    ----------
-    names
-        The names of the cases.
-    announce
-        Receives the name of the next case.
-    bind_constants
-        The option of this name.
-
-    Yields
-    ------
-    outcome
-        The outcome of each case, in their order.
-    """
+    """Compile cases together, with weights that are constants or arguments, and run each."""
     works = [find(name) for name in names]
     models = {str(work): work.model() for work in works}
     compiled = compile_all(list(models.values()), bind_constants=bind_constants)
@@ -400,22 +366,7 @@ def run(names: Sequence[str], announce: Announce, bind_constants: bool) -> Itera
 
 
 def run_compiled(work: Work | Weights, model: Model, compiled: Compiled) -> Outcome:
-    """Run a case and compare its results.
-
-    Parameters
-    ----------
-    work
-        The case.
-    model
-        Its model, with the expected results.
-    compiled
-        Where the model has been compiled.
-
-    Returns
-    -------
-    outcome
-        The outcome.
-    """
+    """Run a case and compare its results."""
 
     def misnamed(label: str) -> str:
         return f"the composite is called {label}" if work.misnames(label) else ""

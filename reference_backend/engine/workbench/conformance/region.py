@@ -22,25 +22,7 @@ load_module = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
 
 
 def region_of(model: Model, **options: Any) -> tvm.runtime.Module:
-    """Compile a model to the module of its only region.
-
-    Parameters
-    ----------
-    model
-        A model that runs entirely on the NPU.
-    options
-        Fields of `Options`.
-
-    Returns
-    -------
-    module
-        The module (`tvm_ffi.Module`) that TVM calls.
-
-    Raises
-    ------
-    ValueError
-        The model is not one region.
-    """
+    """Compile a model to the module of its only region."""
     return _compile(_partitioned(model, options), options)
 
 
@@ -81,16 +63,8 @@ MOST_DECLINES = 150
 def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
     """Find a case that the NPU takes as one region; a view only if it takes nothing else.
 
-    Parameters
-    ----------
-    cases
-        The cases to try, in order.
-
-    Returns
-    -------
-    case, reasons
-        The first that it takes, if any, and why the driver declines those before it. Cases that the
-        table refuses are not tried, and none after `MOST_DECLINES`.
+    The first that it takes, if any, and why the driver declines those before it. Cases that the
+    table refuses are not tried, and none after `MOST_DECLINES`.
     """
     view: Case | None = None
     reasons: list[str] = []
@@ -118,17 +92,9 @@ def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
 def ask_about(cases: Iterable[Case]) -> tuple[Case | None, str]:
     """Find a case that the driver takes, without making a region of it.
 
-    Parameters
-    ----------
-    cases
-        The cases to try, in order.
-
-    Returns
-    -------
-    case, reason
-        The first that it takes and that is no view; if none, the first view that it takes, and why
-        it declines the first of the others. Cases that the table refuses are not tried: the reason
-        is empty if it refuses all of these.
+    The first that it takes and that is no view; if none, the first view that it takes, and why it
+    declines the first of the others. Cases that the table refuses are not tried: the reason is
+    empty if it refuses all of these.
     """
     view: Case | None = None
     reasons: dict[Case, str] = {}
@@ -151,12 +117,8 @@ def ask_about(cases: Iterable[Case]) -> tuple[Case | None, str]:
 class Region:
     """The region of a case, with the arguments and the results of a call.
 
-    Parameters
-    ----------
-    case
-        A case that runs on the NPU; its symbolic size is 1.
-    options
-        Fields of `Options`.
+    `case`: A case that runs on the NPU; its symbolic size is 1.
+    `options`: fields of `Options`.
     """
 
     def __init__(self, case: Case, **options: object) -> None:

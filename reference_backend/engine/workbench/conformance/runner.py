@@ -19,7 +19,7 @@ from .suite import NotRun, Settings, Suite
 SUITES: dict[str, str] = {
     "ops": "each op of the table alone: values, placement, edge cases",
     "composites": "what is fused before and after ops: labels, placement, values",
-    "quantized": "what computes with quantised tensors: bit for bit, placement",
+    "quantized": "what computes with quantized tensors: bit for bit, placement",
     "contract": "what every backend owes to its callers: loading, calls, failures of the device",
     "onnx_nodes": "the node cases of the onnx package, through TVM's importer",
     "models": "small models from torch.export and ONNX: values, placement, regions",
@@ -34,22 +34,7 @@ Tell = Callable[[str], None]
 def cases_of(suite: str, settings: Settings) -> list[str]:
     """Return the names of the selected cases of a suite.
 
-    Parameters
-    ----------
-    suite
-        One of `SUITES`.
-    settings
-        What is asked for.
-
-    Returns
-    -------
-    cases
-        Their names, without that of the suite.
-
-    Raises
-    ------
-    NotRun
-        The suite cannot run here.
+    Their names, without that of the suite.
     """
     return settings.choose(suite, _module(suite).cases(settings))
 
@@ -62,28 +47,7 @@ def run(
 ) -> Result:
     """Run suites.
 
-    Parameters
-    ----------
-    suites
-        Names from `SUITES`; none: all. Named suites must be able to run here.
-    settings
-        What is asked for.
-    ledger
-        The vendor's file of expected failures; those of the engine always count.
-    tell
-        Receives a line for each finished suite.
-
-    Returns
-    -------
-    result
-        The result.
-
-    Raises
-    ------
-    ValueError
-        There is no such suite.
-    LedgerError
-        The ledger is invalid.
+    `suites`: names from `SUITES`; none: all. Named suites must be able to run here.
     """
     settings = settings or Settings()
     for suite in suites:
@@ -108,17 +72,7 @@ def run(
 def meant(suites: Sequence[str], settings: Settings) -> list[str]:
     """Return the suites that are asked for, by name or as the beginning of every filter.
 
-    Parameters
-    ----------
-    suites
-        Names from `SUITES`; none: all that the filters leave.
-    settings
-        What is asked for.
-
-    Returns
-    -------
-    suites
-        Their names, in the order of `SUITES`.
+    `suites`: names from `SUITES`; none: all that the filters leave.
     """
     # Listing the cases of all suites takes seconds.
     begun = {text.partition("/")[0] if "/" in text else "" for text in settings.filters}

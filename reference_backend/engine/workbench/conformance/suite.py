@@ -40,20 +40,12 @@ class Suite(Protocol):
 class Settings:
     """The settings of a run.
 
-    Parameters
-    ----------
-    filters
-        The id of a case, suite/case, must contain one of these texts; none: all cases.
-    jobs
-        The number of worker processes; 0: run in this one.
-    fuzz_seconds
-        The time for fuzzing.
-    files
-        Case files to run.
-    output
-        Where to save failures; none: the current folder.
-    strict
-        Whether declined cases fail, unless the ledger has them.
+    `filters`: the id of a case, suite/case, must contain one of these texts; none: all cases.
+    `jobs`: the number of worker processes; 0: run in this one.
+    `fuzz_seconds`: the time for fuzzing.
+    `files`: case files to run.
+    `output`: where to save failures; none: the current folder.
+    `strict`: whether declined cases fail, unless the ledger has them.
     """
 
     filters: tuple[str, ...] = ()

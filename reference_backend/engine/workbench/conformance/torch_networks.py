@@ -359,20 +359,7 @@ class Recurrent(nn.Module):  # type: ignore[misc]
 def make(
     build: Callable[[], nn.Module], inputs: Callable[[], Sequence[Tensor]]
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """Build a network with seeded weights, in inference mode, and inputs for it.
-
-    Parameters
-    ----------
-    build
-        Makes the network.
-    inputs
-        Makes the inputs.
-
-    Returns
-    -------
-    network, inputs
-        The network and its inputs.
-    """
+    """Build a network with seeded weights, in inference mode, and inputs for it."""
     torch.manual_seed(0)
     network = build()
     for module in network.modules():
@@ -418,18 +405,7 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], Callable[[], Sequence[Tensor]]]]
 
 
 def export(name: str) -> tuple[tvm.IRModule, list[Array], list[Array]]:
-    """Read a network of `SMALL` with `torch.export` and TVM's importer.
-
-    Parameters
-    ----------
-    name
-        Its name.
-
-    Returns
-    -------
-    module, arguments, expected
-        The module of TVM, arrays, and the results of torch.
-    """
+    """Read a network of `SMALL` with `torch.export` and TVM's importer."""
     import warnings
 
     from ...backend.importers import from_exported_program

@@ -48,14 +48,9 @@ class Interface(TypedDict):
 class Difference:
     """One difference between the installed TVM and what the engine knows.
 
-    Parameters
-    ----------
-    breaks
-        Whether this backend needs what has changed.
-    subject
-        The type, the op or the module.
-    text
-        What is different.
+    `breaks`: whether this backend needs what has changed.
+    `subject`: the type, the op or the module.
+    `text`: what is different.
     """
 
     breaks: bool
@@ -86,20 +81,7 @@ def installed() -> Interface:
 
 
 def compare_ops(known: Interface, found: Interface, used: Collection[str]) -> list[Difference]:
-    """Compare the ops of two versions.
-
-    Parameters
-    ----------
-    known, found
-        The version that the engine was tried with, and the installed one.
-    used
-        The ops that this backend compiles: their changes break it.
-
-    Returns
-    -------
-    differences
-        By the name of the op.
-    """
+    """Compare the ops of two versions."""
     differences = []
     for name in sorted(known["ops"].keys() | found["ops"].keys()):
         before, now = known["ops"].get(name), found["ops"].get(name)
@@ -127,18 +109,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def find_differences(known: Interface) -> tuple[list[Difference], str]:
-    """Compare the installed TVM with what the engine needs.
-
-    Parameters
-    ----------
-    known
-        What the engine was tried with.
-
-    Returns
-    -------
-    differences, version
-        What breaks comes first; and the version of the installed TVM.
-    """
+    """Compare the installed TVM with what the engine needs."""
     import tvm
     import tvm_ffi
 
@@ -170,10 +141,7 @@ def find_differences(known: Interface) -> tuple[list[Difference], str]:
 def compare_importers() -> list[Difference]:
     """Compare what TVM's importers, and our rules for them, read of operators.
 
-    Returns
-    -------
-    differences
-        What is no longer read would be dropped without a word, so that it breaks the backend.
+    What is no longer read would be dropped without a word, so that it breaks the backend.
     """
     differences = []
     for front_door in FRONT_DOORS:
@@ -204,21 +172,10 @@ def _ops_of_the_table() -> set[str]:
 def run_drift(arguments: argparse.Namespace) -> int:
     """Tell what the installed TVM has changed.
 
-    Parameters
-    ----------
-    arguments
-        Of the command line: `record`, a file or none; `record_importers`, a folder or none; and
-        `json`.
+    `arguments`: of the command line: `record`, a file or none; `record_importers`, a folder or
+    none; and `json`.
 
-    Returns
-    -------
-    code
-        1 if this backend needs something that has changed.
-
-    Raises
-    ------
-    Problem
-        There is no TVM with a compiler, or a file cannot be written.
+    1 if this backend needs something that has changed.
     """
     try:
         import tvm

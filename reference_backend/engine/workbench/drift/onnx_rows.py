@@ -23,10 +23,7 @@ def find_table(
 ) -> Table:
     """Find out what is read of each operator.
 
-    Parameters
-    ----------
-    converters, rules
-        Those of this package and of TVM by default.
+    `converters`, `rules`: those of this package and of TVM by default.
     """
     converters = all_converters() if converters is None else converters
     return {
@@ -36,13 +33,7 @@ def find_table(
 
 
 def rows_of_converters(converters: Mapping[str, Any]) -> Rows:
-    """Find out what TVM's converters read.
-
-    Parameters
-    ----------
-    converters
-        The classes of converters by operator.
-    """
+    """Find out what TVM's converters read."""
     rows: Rows = {}
     for op, converter in sorted(converters.items()):
         implemented = [

@@ -24,18 +24,11 @@ def _assigned(node: ast.AST) -> frozenset[str]:
 class Scope:
     """The names that a function sees.
 
-    Parameters
-    ----------
-    node
-        The function.
-    outer
-        The function around it, if that is being followed too.
-    python
-        Its names of the module and of closures.
-    owner
-        The class whose method it is.
-    instance
-        What its first argument is, for `super()`.
+    `node`: the function.
+    `outer`: the function around it, if that is being followed too.
+    `python`: its names of the module and of closures.
+    `owner`: the class whose method it is.
+    `instance`: what its first argument is, for `super()`.
     """
 
     def __init__(

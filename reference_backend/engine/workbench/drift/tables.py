@@ -13,13 +13,7 @@ from ...backend.importers.attributes.tables import Row, Table
 
 
 def text_of(table: Table) -> str:
-    """Return a table as a file has it: one line for each operator, so that diffs can be read.
-
-    Parameters
-    ----------
-    table
-        The table.
-    """
+    """Return a table as a file has it: one line for each operator, so that diffs can be read."""
     parts = []
     for part, rows in table.items():
         lines = [f"  {json.dumps(op)}: {json.dumps(row)}" for op, row in rows.items()]
@@ -32,15 +26,7 @@ def text_of(table: Table) -> str:
 def find(front_door: str) -> Table | None:
     """Find out what the installed importer of a front door reads.
 
-    Parameters
-    ----------
-    front_door
-        Its name.
-
-    Returns
-    -------
-    table
-        None if the package that has the operators is not installed.
+    None if the package that has the operators is not installed.
     """
     if importlib.util.find_spec(front_door) is None:
         return None
@@ -72,16 +58,6 @@ def changes(known: Table, found: Table) -> list[Change]:
 
     An attribute that only one of them has is left out: it comes and goes with the package that has
     the schemas, of which a user may have another version than the one recorded.
-
-    Parameters
-    ----------
-    known, found
-        The committed one, and what was found out.
-
-    Returns
-    -------
-    changes
-        By the name of the operator.
     """
     result = []
     for part in known.keys() & found.keys():

@@ -23,42 +23,14 @@ Marks = list[str]
 
 
 def colours_of(ops: Sequence[OpProfile]) -> dict[tuple[str, str | None], str]:
-    """Return a colour for each op, by region and label.
-
-    Parameters
-    ----------
-    ops
-        The ops of a profile.
-
-    Returns
-    -------
-    colours
-        Of the palette, in turn.
-    """
+    """Return a colour for each op, by region and label."""
     return {(op.region, op.label): PALETTE[index % len(PALETTE)] for index, op in enumerate(ops)}
 
 
 def box(
     x: float, y: float, width: float, height: float, colour: str, title: str, more: str = ""
 ) -> str:
-    """Return a rectangle that shows its title.
-
-    Parameters
-    ----------
-    x, y, width, height
-        Where it is.
-    colour
-        What fills it.
-    title
-        What the pointer shows.
-    more
-        Other attributes, with a space before each.
-
-    Returns
-    -------
-    mark
-        The element.
-    """
+    """Return a rectangle that shows its title."""
     return (
         f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.2f}" fill="{colour}" '
         f'stroke="none"{more}><title>{escaped(title)}</title></rect>'
@@ -66,20 +38,7 @@ def box(
 
 
 def line(x: float, y: float, to_x: float, to_y: float, more: str = "") -> str:
-    """Return a line of the colour of the text.
-
-    Parameters
-    ----------
-    x, y, to_x, to_y
-        Its ends.
-    more
-        Other attributes, with a space before each.
-
-    Returns
-    -------
-    mark
-        The element.
-    """
+    """Return a line of the colour of the text."""
     return (
         f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}" stroke="currentColor"'
         f"{more}/>"
@@ -87,24 +46,7 @@ def line(x: float, y: float, to_x: float, to_y: float, more: str = "") -> str:
 
 
 def text(x: float, y: float, content: str, anchor: str = "start", more: str = "") -> str:
-    """Return a line of text.
-
-    Parameters
-    ----------
-    x, y
-        Where it begins, is centred or ends, by `anchor`.
-    content
-        The text.
-    anchor
-        "start", "middle" or "end".
-    more
-        Other attributes, with a space before each.
-
-    Returns
-    -------
-    mark
-        The element.
-    """
+    """Return a line of text."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="currentColor"{more}>'
         f"{escaped(content)}</text>"
@@ -112,60 +54,19 @@ def text(x: float, y: float, content: str, anchor: str = "start", more: str = ""
 
 
 def attribute(name: str, value: str | int) -> str:
-    """Return an attribute, with a space before it.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    value
-        Its value, of a model or of this package.
-
-    Returns
-    -------
-    attribute
-        Its text.
-    """
+    """Return an attribute, with a space before it."""
     return f" {name}={quoteattr(_allowed(str(value)))}"
 
 
 def ticks(most: float, count: int = 6) -> list[int]:
-    """Return round numbers from 0 to the end of an axis: steps of 1, 2 or 5 by powers of ten.
-
-    Parameters
-    ----------
-    most
-        The end of the axis.
-    count
-        About how many there are; at most one more.
-
-    Returns
-    -------
-    ticks
-        The numbers.
-    """
+    """Return round numbers from 0 to the end of an axis: steps of 1, 2 or 5 by powers of ten."""
     power = 10 ** max(math.floor(math.log10(max(most, 1) / count)), 0)
     step = next(power * factor for factor in (1, 2, 5, 10) if most <= power * factor * count)
     return list(range(0, int(most) + 1, step))
 
 
 def time_axis(whole: int, left: float, right: float, top: float, bottom: float, unit: str) -> Marks:
-    """Return an axis of time below a picture, with faint lines through it.
-
-    Parameters
-    ----------
-    whole
-        The time at its end; it begins at 0.
-    left, right, top, bottom
-        The place of the picture.
-    unit
-        The unit.
-
-    Returns
-    -------
-    marks
-        Lines, and numbers below them.
-    """
+    """Return an axis of time below a picture, with faint lines through it."""
     marks: Marks = []
     for value in ticks(whole):
         x = left + (right - left) * value / max(whole, 1)
@@ -176,56 +77,17 @@ def time_axis(whole: int, left: float, right: float, top: float, bottom: float, 
 
 
 def short(content: str, most: int = 28) -> str:
-    """Return the end of a text: the end of a path tells more than its beginning.
-
-    Parameters
-    ----------
-    content
-        The text.
-    most
-        How many characters are left.
-
-    Returns
-    -------
-    text
-        The text, with a mark where something is missing.
-    """
+    """Return the end of a text: the end of a path tells more than its beginning."""
     return content if len(content) <= most else "…" + content[1 - most :]
 
 
 def nothing(why: str) -> str:
-    """Return a picture that says why there is none.
-
-    Parameters
-    ----------
-    why
-        A sentence.
-
-    Returns
-    -------
-    svg
-        The picture.
-    """
+    """Return a picture that says why there is none."""
     return picture(40, why, [text(10, 24, why)])
 
 
 def picture(height: float, title: str, marks: Sequence[str]) -> str:
-    """Return a picture, which stands alone and has the colour of the text around it.
-
-    Parameters
-    ----------
-    height
-        Its height.
-    title
-        What it shows.
-    marks
-        What is in it.
-
-    Returns
-    -------
-    svg
-        The text of a file.
-    """
+    """Return a picture, which stands alone and has the colour of the text around it."""
     body = "\n".join(marks)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
@@ -237,15 +99,7 @@ def picture(height: float, title: str, marks: Sequence[str]) -> str:
 def escaped(content: str) -> str:
     """Return text as XML has it.
 
-    Parameters
-    ----------
-    content
-        Any text, such as a name in a model.
-
-    Returns
-    -------
-    text
-        Without markup, and without what XML does not allow.
+    Without markup, and without what XML does not allow.
     """
     return escape(_allowed(content))
 

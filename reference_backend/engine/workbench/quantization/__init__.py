@@ -149,7 +149,7 @@ def _open(model: object, method: str, example: object) -> OnnxModel | TorchModel
         return torch_models.TorchModel(model, example)
     raise ValueError(
         f"The model is of type {type(model).__name__}; supported: onnx.ModelProto, the path of an "
-        "ONNX file, torch.export.ExportedProgram and torch.nn.Module. Models of TVM are quantised "
+        "ONNX file, torch.export.ExportedProgram and torch.nn.Module. Models of TVM are quantized "
         "before they are imported."
     )
 

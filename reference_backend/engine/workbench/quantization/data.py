@@ -21,23 +21,7 @@ _ENOUGH_TO_JUDGE = 1000
 
 
 def listed(data: Iterable[object] | None) -> list[object]:
-    """Return the batches as they are given.
-
-    Parameters
-    ----------
-    data
-        An iterable of batches.
-
-    Returns
-    -------
-    batches
-        One at least.
-
-    Raises
-    ------
-    ValueError
-        There are none, or it is not an iterable of batches.
-    """
+    """Return the batches as they are given."""
     batched = data is None or hasattr(data, "__iter__") or hasattr(data, "__getitem__")
     if isinstance(data, Mapping | str) or hasattr(data, "shape") or not batched:
         raise ValueError(
@@ -56,23 +40,9 @@ def listed(data: Iterable[object] | None) -> list[object]:
 def read(data: Sequence[object], inputs: Inputs) -> list[Batch]:
     """Check batches, and warn about those that yield no good scales.
 
-    Parameters
-    ----------
-    data
-        Each batch is a mapping of names to arrays, a sequence of arrays in the order of the inputs,
-        or the array of a single input.
-    inputs
-        The element type and the shape of each input, with None for any size.
-
-    Returns
-    -------
-    batches
-        Arrays by name.
-
-    Raises
-    ------
-    ValueError
-        The data does not fit the inputs, or has NaN or infinity in it.
+    `data`: each batch is a mapping of names to arrays, a sequence of arrays in the order of the
+    inputs, or the array of a single input.
+    `inputs`: the element type and the shape of each input, with None for any size.
     """
     batches = [
         read_batch(item, f"calibration_data, batch {index}", inputs)
@@ -125,22 +95,7 @@ def _noise(values: Array) -> str:
 
 
 def check_finite(name: str, low: Number, high: Number, reader: str) -> None:
-    """Refuse a range that has no ends.
-
-    Parameters
-    ----------
-    name
-        The tensor.
-    low, high
-        Its range in the calibration data.
-    reader
-        The op that reads it.
-
-    Raises
-    ------
-    ValueError
-        It is not finite.
-    """
+    """Refuse a range that has no ends."""
     if not np.isfinite([low, high]).all():
         raise ValueError(
             f"The tensor '{name}' is NaN or infinite for the calibration data, so that it has no "
@@ -149,22 +104,7 @@ def check_finite(name: str, low: Number, high: Number, reader: str) -> None:
 
 
 def check_range(name: str, low: Number, high: Number, reader: str) -> None:
-    """Refuse a range that yields no scale.
-
-    Parameters
-    ----------
-    name
-        The tensor.
-    low, high
-        Its range in the calibration data.
-    reader
-        The op that reads it.
-
-    Raises
-    ------
-    ValueError
-        It is not finite, or empty.
-    """
+    """Refuse a range that yields no scale."""
     check_finite(name, low, high, reader)
     if low == high == 0:
         raise ValueError(
@@ -175,20 +115,7 @@ def check_range(name: str, low: Number, high: Number, reader: str) -> None:
 
 
 def check_weights(values: Array, layer: str) -> None:
-    """Refuse weights that have no range.
-
-    Parameters
-    ----------
-    values
-        The weights or biases.
-    layer
-        The product that reads them.
-
-    Raises
-    ------
-    ValueError
-        One is not finite.
-    """
+    """Refuse weights that have no range."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(
             f"The weights of '{layer}' have NaN or infinity in them, so that they have no scale. "

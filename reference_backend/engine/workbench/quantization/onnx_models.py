@@ -55,12 +55,9 @@ _TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType
 
 
 class OnnxModel:
-    """A float model in ONNX that can be quantised, in whole or in part.
+    """A float model in ONNX that can be quantized, in whole or in part.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto`, or the path of a file.
+    `model`: an `onnx.ModelProto`, or the path of a file.
     """
 
     def __init__(self, model: ModelProto | str | os.PathLike[str]) -> None:
@@ -88,7 +85,7 @@ class OnnxModel:
 
     @property
     def unchanged(self) -> ModelProto:
-        """What is returned if nothing is quantised."""
+        """What is returned if nothing is quantized."""
         return self.original
 
     @property
@@ -130,17 +127,7 @@ class OnnxModel:
     # ---- Calibration ----------------------------------------------------------------------------
 
     def calibrate(self, batches: Sequence[Batch], method: str, form: Form) -> None:
-        """Find the ranges of all tensors.
-
-        Parameters
-        ----------
-        batches
-            Inputs.
-        method
-            One of `METHODS`.
-        form
-            How tensors are written as integers.
-        """
+        """Find the ranges of all tensors."""
         kind, options = METHODS[method]
         fixed = copy.deepcopy(self.reference)
         for value in fixed.graph.input:
@@ -215,19 +202,9 @@ class OnnxModel:
                 self._checked.add(node.name)
 
     def quantize(self, plan: Plan, form: Form) -> ModelProto:
-        """Return the model with the ops of a plan quantised.
+        """Return the model with the ops of a plan quantized.
 
-        Parameters
-        ----------
-        plan
-            What is quantised.
-        form
-            How.
-
-        Returns
-        -------
-        model
-            An `onnx.ModelProto`, with QuantizeLinear and DequantizeLinear around integers.
+        An `onnx.ModelProto`, with QuantizeLinear and DequantizeLinear around integers.
         """
         for group in plan.units:
             for name in (item for node in group for item in node.inputs if item in plan.quantized):
@@ -329,7 +306,7 @@ def _prepared(model: ModelProto) -> ModelProto:
     for node in model.graph.node:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") or "QLinear" in node.op_type:
             raise ValueError(
-                f"The model is quantised already: it has {node.op_type} (node '{node.name}'). "
+                f"The model is quantized already: it has {node.op_type} (node '{node.name}'). "
                 "Give the float model."
             )
     opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 0)
@@ -338,7 +315,7 @@ def _prepared(model: ModelProto) -> ModelProto:
             model = version_converter.convert_version(model, _OPSET)
         except Exception as error:
             raise ValueError(
-                f"The model has opset {opset}; quantisation needs {_LEAST_OPSET}, and "
+                f"The model has opset {opset}; quantization needs {_LEAST_OPSET}, and "
                 f"onnx.version_converter cannot convert it: {error}"
             ) from None
     else:

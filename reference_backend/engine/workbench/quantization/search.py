@@ -30,27 +30,7 @@ _MEASURED = 4
 
 
 def matching(nodes: Sequence[Node], names: Collection[str], argument: str) -> set[int]:
-    """Return the ops that a user names.
-
-    Parameters
-    ----------
-    nodes
-        The ops of the model.
-    names
-        Names of ops or of their results, or patterns.
-    argument
-        The name of the argument, for messages.
-
-    Returns
-    -------
-    indices
-        Those of the ops.
-
-    Raises
-    ------
-    ValueError
-        A name fits no op.
-    """
+    """Return the ops that a user names."""
     found: set[int] = set()
     for pattern in names:
         fitting = {
@@ -68,20 +48,13 @@ def matching(nodes: Sequence[Node], names: Collection[str], argument: str) -> se
 class Search:
     """Makes the layers that hurt most int16, then float, until the accuracy is reached.
 
-    How much a layer hurts is the error of the model's results when only this layer is quantised.
+    How much a layer hurts is the error of the model's results when only this layer is quantized.
 
-    Parameters
-    ----------
-    source
-        The model.
-    planner
-        Chooses what is quantised.
-    form
-        How tensors are written as integers.
-    batches
-        Calibration data.
-    progress
-        Receives messages about what happens.
+    `source`: the model.
+    `planner`: chooses what is quantized.
+    `form`: how tensors are written as integers.
+    `batches`: calibration data.
+    `progress`: receives messages about what happens.
     """
 
     def __init__(
@@ -102,23 +75,9 @@ class Search:
         excluded: Collection[int],
         wide: Collection[int],
     ) -> ModelProto | ExportedProgram:
-        """Return a quantised model that is accurate enough.
+        """Return a quantized model that is accurate enough.
 
-        Parameters
-        ----------
-        max_loss
-            How much accuracy may be lost.
-        evaluate
-            Measures it.
-        excluded
-            The indices of ops that stay real in any case.
-        wide
-            Those of ops that are int16 in any case.
-
-        Returns
-        -------
-        model
-            Quantised; the float model if nothing less is accurate enough.
+        Quantized; the float model if nothing less is accurate enough.
         """
         self._progress.show("evaluating the float model")
         accuracy = _measured(evaluate(self._source.original))
@@ -128,7 +87,7 @@ class Search:
         kept, widened = set(excluded), set(wide)
         order: list[tuple[Group, set[int], str]] | None = None
         while (chosen := self._planner.plan(kept, widened)).groups:
-            self._progress.show("evaluating the quantised model")
+            self._progress.show("evaluating the quantized model")
             model = self._source.quantize(chosen, self._form)
             accuracy = _measured(evaluate(model))
             if accuracy >= goal:
@@ -160,18 +119,7 @@ class Search:
 
 
 def check_loss(max_loss: object) -> None:
-    """Refuse a limit that is not a number, or that no model can meet.
-
-    Parameters
-    ----------
-    max_loss
-        What the user gives.
-
-    Raises
-    ------
-    ValueError
-        It is not a number from 0.
-    """
+    """Refuse a limit that is not a number, or that no model can meet."""
     if not isinstance(max_loss, numbers.Real) or not float(max_loss) >= 0:
         raise ValueError(f"max_loss is {max_loss!r}; supported: a number from 0, such as 0.01.")
 

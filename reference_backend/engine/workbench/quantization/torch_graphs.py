@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantisation asks about graphs of PyTorch, and the nodes it adds to them."""
+"""What quantization asks about graphs of PyTorch, and the nodes it adds to them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def unsupported(nodes: Iterable[fx.Node]) -> list[str]:
         elif node.target in PRODUCTS and isinstance(value, torch.Tensor) and not is_real(node):
             kind = str(value.dtype).removeprefix("torch.")
             found.append(
-                f"'{node.name}' computes with {kind}, and float32 is quantised: model.float() "
+                f"'{node.name}' computes with {kind}, and float32 is quantized: model.float() "
                 "converts a module"
             )
     return found

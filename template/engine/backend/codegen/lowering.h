@@ -171,17 +171,17 @@ class Lowering {
   /*! \brief Makes result `i` an existing tensor or a view of one, without computing anything. */
   void SetOutput(size_t i, const Tensor& tensor);
 
-  /*! \brief Whether the op computes with quantised tensors, in integers: Input(i) is what the model
+  /*! \brief Whether the op computes with quantized tensors, in integers: Input(i) is what the model
    *  dequantizes, and Epilogue() turns the accumulator into the result (only for ops that
    *  registered `.TakesQuantized()`). */
   bool IsQuantized() const;
-  /*! \brief The zero point of argument `i`: the integer for the number 0; 0 unless quantised. */
+  /*! \brief The zero point of argument `i`: the integer for the number 0; 0 unless quantized. */
   int32_t ZeroPoint(size_t i) const;
 
-  /*! \brief For a quantised mean: each accumulator sums `counts` elements, by which Epilogue()
+  /*! \brief For a quantized mean: each accumulator sums `counts` elements, by which Epilogue()
    *  divides. `counts` broadcast against the accumulators. */
   void AverageOver(const std::vector<double>& counts, const std::vector<npu_dim>& dims = {});
-  /*! \brief The steps after the op: the element-wise ops fused into it and, if it is quantised, the
+  /*! \brief The steps after the op: the element-wise ops fused into it and, if it is quantized, the
    *  rescaling. NULL if there are none. */
   const npu_vector_program* Epilogue();
   /*! \brief An epilogue made by the lowering, given the operation's value; valid while the op is
@@ -272,7 +272,7 @@ class Lowering {
   /*! \brief out = program(...), one value per element. */
   void Elementwise(const Tensor& out, const std::function<Value(VectorBuilder&)>& program);
   /*! \brief A reduction whose result goes through `epilogue`, given the reduced value. The mean of
-   *  a quantised op is a sum of integers that goes through Epilogue(). */
+   *  a quantized op is a sum of integers that goes through Epilogue(). */
   void Reduce(npu_reduce_kind kind, const Tensor& data, const std::vector<int64_t>& axes,
               const Tensor& out,
               const std::function<Value(VectorBuilder&, Value)>& epilogue = nullptr);
@@ -297,13 +297,13 @@ class Lowering {
   /*! \brief Lowers a function of one 8-bit tensor between dequantize and quantize as a table. False
    *  if it is not such a function, or the driver has no tables. */
   bool LowerAsLookup();
-  /*! \brief What happens to the accumulator of a quantised op, in integers. */
+  /*! \brief What happens to the accumulator of a quantized op, in integers. */
   struct IntegerSteps;
   /*! \brief Reads them from the composite; none if they need real numbers. */
   std::optional<IntegerSteps> ReadIntegerSteps();
-  /*! \brief The epilogue of a quantised op in int64, or NULL where that needs real numbers. */
+  /*! \brief The epilogue of a quantized op in int64, or NULL where that needs real numbers. */
   const npu_vector_program* IntegerEpilogue();
-  /*! \brief Whether the sums of a quantised op have up to 48 bits, in an int64, instead of 32. */
+  /*! \brief Whether the sums of a quantized op have up to 48 bits, in an int64, instead of 32. */
   bool HasWideSums() const;
   /*! \brief Writes these steps for an accumulator. */
   Value Rescaled(VectorBuilder& v, Value result, const IntegerSteps* steps);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file table.h
- * \brief The numbers of quantised tensors, and functions of 8-bit ones as tables.
+ * \brief The numbers of quantized tensors, and functions of 8-bit ones as tables.
  */
 #ifndef CODEGEN_TABLE_H_
 #define CODEGEN_TABLE_H_
@@ -14,7 +14,7 @@
 
 namespace npu {
 
-/*! \brief The least and the largest number of a quantised tensor: int8, uint8 or int16. */
+/*! \brief The least and the largest number of a quantized tensor: int8, uint8 or int16. */
 std::pair<double, double> EndsOf(npu_dtype dtype);
 
 /*! \brief The results of a vector program for all 256 numbers of a type; see npu_lookup.

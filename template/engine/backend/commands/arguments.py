@@ -14,23 +14,7 @@ if TYPE_CHECKING:
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Read the argument of `--shape`.
-
-    Parameters
-    ----------
-    text
-        Such as "x=1,3,224,224"; nothing behind the equals sign for a scalar.
-
-    Returns
-    -------
-    name, sizes
-        The input and its sizes.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        It is not of this form.
-    """
+    """Read the argument of `--shape`."""
     # Names of inputs may have an equals sign in them, sizes have none.
     name, equals, sizes = text.rpartition("=")
     parts = [part.strip() for part in sizes.split(",")] if sizes else []
@@ -42,23 +26,7 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def not_negative(text: str) -> float:
-    """Read a number from 0 on.
-
-    Parameters
-    ----------
-    text
-        The number.
-
-    Returns
-    -------
-    number
-        The number.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        It is not such a number.
-    """
+    """Read a number from 0 on."""
     try:
         number = float(text)
     except ValueError:
@@ -69,59 +37,21 @@ def not_negative(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Read a whole number from 1 on.
-
-    Parameters
-    ----------
-    text
-        The number.
-
-    Returns
-    -------
-    number
-        The number.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        It is not such a number.
-    """
+    """Read a whole number from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
     return int(text)
 
 
 def natural(text: str) -> int:
-    """Read a whole number from 0 on.
-
-    Parameters
-    ----------
-    text
-        The number.
-
-    Returns
-    -------
-    number
-        The number.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        It is not such a number.
-    """
+    """Read a whole number from 0 on."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 0 on")
     return int(text)
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """Add the sizes of a model's inputs.
-
-    Parameters
-    ----------
-    parser
-        The parser of the command.
-    """
+    """Add the sizes of a model's inputs."""
     parser.add_argument(
         "--shape",
         metavar="NAME=SIZES",
@@ -133,15 +63,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the model, the sizes of its inputs, and how it is compiled.
-
-    Parameters
-    ----------
-    parser
-        The parser of the command.
-    what
-        What the model may be.
-    """
+    """Add the model, the sizes of its inputs, and how it is compiled."""
     parser.add_argument("model", type=Path, help=what)
     add_shape(parser)
     group = parser.add_argument_group("how it is compiled")
@@ -181,12 +103,12 @@ def add_model(parser: argparse.ArgumentParser, what: str) -> None:
     group.add_argument(
         "--target", default="llvm", help="TVM's target of what stays on the host (default: llvm)"
     )
-    group = parser.add_argument_group("quantising a float model (.onnx, .pt2)")
+    group = parser.add_argument_group("quantizing a float model (.onnx, .pt2)")
     group.add_argument(
         "--quantize",
         metavar="FILE",
         type=Path,
-        help="quantise with real inputs from an .npz file: samples along the first axis",
+        help="quantize with real inputs from an .npz file: samples along the first axis",
     )
     group.add_argument("--method", metavar="NAME", help="how ranges are found (default: minmax)")
     group.add_argument("--activations", metavar="TYPE", help="int8, uint8 or int16")
@@ -202,13 +124,7 @@ def add_model(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Add the inputs of a model.
-
-    Parameters
-    ----------
-    parser
-        The parser of the command.
-    """
+    """Add the inputs of a model."""
     parser.add_argument(
         "--inputs",
         metavar="FILE",
@@ -221,13 +137,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:
-    """Add the comparison with the original.
-
-    Parameters
-    ----------
-    parser
-        The parser of the command.
-    """
+    """Add the comparison with the original."""
     parser.add_argument(
         "--verify",
         action="store_true",
@@ -244,47 +154,17 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add where to write a result.
-
-    Parameters
-    ----------
-    parser
-        The parser of the command.
-    what
-        The help.
-    """
+    """Add where to write a result."""
     parser.add_argument("--output", "-o", metavar="FILE", type=Path, help=what)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of JSON.
-
-    Parameters
-    ----------
-    parser
-        The parser of the command.
-    """
+    """Add the choice of JSON."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    """Return the options that the arguments of `add_model` stand for.
-
-    Parameters
-    ----------
-    arguments
-        The arguments.
-
-    Returns
-    -------
-    options
-        The options, with those of the environment.
-
-    Raises
-    ------
-    Problem
-        One is not known or not supported.
-    """
+    """Return the options that the arguments of `add_model` stand for."""
     from ..settings.options import Options, read_settings
     from ..shared.problem import told
 

@@ -24,13 +24,7 @@ from ..table.limits import WHERE
 
 
 def check() -> None:
-    """Check everything that a user needs, from loading to correct values.
-
-    Raises
-    ------
-    Problem
-        Something does not work.
-    """
+    """Check everything that a user needs, from loading to correct values."""
     say(f"Python {platform.python_version()} on {platform.platform()}")
     for name in ("apache-tvm", "apache-tvm-ffi", DISTRIBUTION):
         say(f"{name} {_library.version(name)}")
@@ -150,15 +144,7 @@ def _tell_driver() -> None:
 def parameters(relax_op: str) -> list[str]:
     """Return the names of a Relax op's arguments and attributes.
 
-    Parameters
-    ----------
-    relax_op
-        Its name, as "relax.nn.conv2d".
-
-    Returns
-    -------
-    names
-        The arguments that it declares, and the parameters of the function that makes a call of it.
+    The arguments that it declares, and the parameters of the function that makes a call of it.
     """
     import tvm
     from tvm import relax

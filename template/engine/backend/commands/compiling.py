@@ -113,7 +113,7 @@ def run_report(arguments: argparse.Namespace) -> int:
         told(require_onnx)
     if arguments.accuracy is not None and arguments.quantize is None:
         raise Problem(
-            "--accuracy compares the quantised model with the float one; it goes with --quantize "
+            "--accuracy compares the quantized model with the float one; it goes with --quantize "
             "FILE."
         )
     if arguments.profile is not None and arguments.html is None:

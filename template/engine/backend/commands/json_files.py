@@ -15,29 +15,7 @@ _Read = TypeVar("_Read")
 
 
 def read_json(path: Path, read: Callable[[str], _Read], what: str, command: str) -> _Read:
-    """Read what a command has written.
-
-    Parameters
-    ----------
-    path
-        The file.
-    read
-        Reads its text.
-    what
-        What the file should be, with its article.
-    command
-        The command that writes it.
-
-    Returns
-    -------
-    read
-        What is in it.
-
-    Raises
-    ------
-    Problem
-        It is something else, or of another version.
-    """
+    """Read what a command has written."""
     text = read_text(path)
     other = _kind_of(text)
     if other not in ("", what):

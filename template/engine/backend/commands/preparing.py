@@ -31,20 +31,12 @@ if TYPE_CHECKING:
 class Prepared:
     """A partitioned model, and what it was made from.
 
-    Parameters
-    ----------
-    file
-        The model as it was read.
-    mod
-        The module, quantised if that was asked for, before any pass.
-    partitioned
-        The module after partitioning.
-    options
-        The options.
-    signature
-        What the model takes and returns.
-    original
-        The model with the framework that runs it, if it is to be verified.
+    `file`: the model as it was read.
+    `mod`: the module, quantized if that was asked for, before any pass.
+    `partitioned`: the module after partitioning.
+    `options`: the options.
+    `signature`: what the model takes and returns.
+    `original`: the model with the framework that runs it, if it is to be verified.
     """
 
     file: ModelFile
@@ -61,25 +53,7 @@ class Prepared:
 
 
 def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
-    """Read a model, quantize it if asked to, and partition it.
-
-    Parameters
-    ----------
-    arguments
-        Those of `add_model`.
-    steps
-        Shows what is done.
-
-    Returns
-    -------
-    prepared
-        The model.
-
-    Raises
-    ------
-    Problem
-        The model or an argument is not supported, or an op stays on the host against `--strict`.
-    """
+    """Read a model, quantize it if asked to, and partition it."""
     options, shapes = options_of(arguments), dict(arguments.shape)
     _require_target(arguments.target)
     if arguments.quantize is not None:
@@ -96,7 +70,7 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
     # A framework that is missing is told before the work.
     original = original_for(arguments, content)
     if arguments.quantize is not None:
-        steps.begin("quantising", own_line=True)
+        steps.begin("quantizing", own_line=True)
         content = entry_point("quantized")(file, arguments, options)
         original = original_for(arguments, content)
     steps.begin("partitioning")
@@ -117,25 +91,7 @@ def _require_target(target: str) -> None:
 
 
 def compile_prepared(prepared: Prepared, target: str) -> relax.VMExecutable:
-    """Compile a model, with its signature.
-
-    Parameters
-    ----------
-    prepared
-        The model.
-    target
-        What the host part is compiled for.
-
-    Returns
-    -------
-    executable
-        What can be run, or exported.
-
-    Raises
-    ------
-    Problem
-        It cannot be compiled, or there is no such target.
-    """
+    """Compile a model, with its signature."""
     # Relax has no strings.
     text = relax.const(np.frombuffer(prepared.signature.to_json().encode(), np.uint8))
     mod = prepared.partitioned.clone()

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 class Steps:
     """A bar on the terminal of standard error; nothing where there is no terminal or no rich.
 
-    Parameters
-    ----------
-    count
-        How many steps there are.
+    `count`: how many steps there are.
     """
 
     def __init__(self, count: int) -> None:
@@ -52,12 +49,7 @@ class Steps:
     def begin(self, text: str, own_line: bool = False) -> None:
         """Say which step begins; the one before is done.
 
-        Parameters
-        ----------
-        text
-            The step, such as "compiling".
-        own_line
-            Whether what runs then has a line of its own on the terminal.
+        `own_line`: whether what runs then has a line of its own on the terminal.
         """
         if self._bar is None:
             return
@@ -71,21 +63,11 @@ class Steps:
 def steps_of(arguments: argparse.Namespace, own: int) -> Steps:
     """Make the bar of a command that takes a model.
 
-    Parameters
-    ----------
-    arguments
-        Those of `add_model`; not all commands have `--verify`.
-    own
-        How many steps the command has after the model is read and partitioned, which a library is
-        not, and without its verification.
-
-    Returns
-    -------
-    steps
-        The bar.
+    `own`: how many steps the command has after the model is read and partitioned, which a library
+    is not, and without its verification.
     """
     count = own + bool(getattr(arguments, "verify", False))
     if arguments.model.suffix != LIBRARY:
-        # Reading, quantising and partitioning.
+        # Reading, quantizing and partitioning.
         count += 2 + (arguments.quantize is not None)
     return Steps(count)

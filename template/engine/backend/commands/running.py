@@ -36,16 +36,10 @@ if TYPE_CHECKING:
 class Loaded:
     """A model that can be run, with its inputs.
 
-    Parameters
-    ----------
-    machine
-        The virtual machine of TVM that runs it.
-    signature
-        What it takes and returns.
-    inputs
-        The inputs in order.
-    prepared
-        What was compiled; none for a library.
+    `machine`: the virtual machine of TVM that runs it.
+    `signature`: what it takes and returns.
+    `inputs`: the inputs in order.
+    `prepared`: what was compiled; none for a library.
     """
 
     machine: VirtualMachine
@@ -60,25 +54,7 @@ class Loaded:
 
 
 def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
-    """Load a compiled library, or compile a model file, and read the inputs.
-
-    Parameters
-    ----------
-    arguments
-        Those of `add_model`, and `inputs` and `seed`.
-    steps
-        Shows what is done.
-
-    Returns
-    -------
-    loaded
-        The model.
-
-    Raises
-    ------
-    Problem
-        It cannot be loaded or compiled, or the inputs do not suit it.
-    """
+    """Load a compiled library, or compile a model file, and read the inputs."""
     path: Path = arguments.model
     # Report what is wrong with them before the model is compiled, which takes a while.
     arrays = ArrayFile(arguments.inputs) if arguments.inputs is not None else None

@@ -22,23 +22,7 @@ _ON_DEATH_OF_PARENT = 1
 
 
 def supervised(command: Callable[[], int]) -> int:
-    """Run a command in a child process.
-
-    Parameters
-    ----------
-    command
-        The command.
-
-    Returns
-    -------
-    code
-        Its exit code, in the child; the parent exits with it.
-
-    Raises
-    ------
-    Problem
-        In the parent: a signal has ended the child.
-    """
+    """Run a command in a child process."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()

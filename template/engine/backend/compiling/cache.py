@@ -34,17 +34,8 @@ _log = logging.getLogger(__name__)
 class Cache:
     """A folder of entries; the least recently used are dropped.
 
-    Parameters
-    ----------
-    folder
-        The folder; it is created if missing.
-    limit
-        The largest total size of all entries, in bytes.
-
-    Raises
-    ------
-    ValueError
-        The folder cannot be created or read.
+    `folder`: the folder; it is created if missing.
+    `limit`: the largest total size of all entries, in bytes.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int) -> None:
@@ -62,17 +53,9 @@ class Cache:
     def get(self, key: str, read: Callable[[BufferedReader, int], Entry]) -> Entry | None:
         """Return an entry and mark it as used.
 
-        Parameters
-        ----------
-        key
-            Identifies it, in hexadecimal digits.
-        read
-            Reads it from its file, which has the given number of bytes.
+        `read`: reads it from its file, which has the given number of bytes.
 
-        Returns
-        -------
-        entry
-            What `read` returns, or none if the entry is missing or larger than the limit.
+        What `read` returns, or none if the entry is missing or larger than the limit.
         """
         path = self._path(key)
         try:
@@ -90,12 +73,7 @@ class Cache:
     def put(self, key: str, entry: bytes | memoryview) -> None:
         """Add an entry, and drop others over the limit; a failure is a warning.
 
-        Parameters
-        ----------
-        key
-            Identifies it, in hexadecimal digits.
-        entry
-            Its bytes.
+        `entry`: its bytes.
         """
         if len(entry) > self.limit:
             return
@@ -108,13 +86,7 @@ class Cache:
         self._shrink()
 
     def drop(self, key: str) -> None:
-        """Remove an entry if it exists.
-
-        Parameters
-        ----------
-        key
-            Identifies it, in hexadecimal digits.
-        """
+        """Remove an entry if it exists."""
         with contextlib.suppress(OSError):
             self._path(key).unlink(missing_ok=True)
 

@@ -36,27 +36,7 @@ def compile_regions(
     options: Mapping[str, object],
     constant_names: Mapping[relax.Expr, str],
 ) -> list[tvm_ffi.Module]:
-    """Compile regions to modules, for `RunCodegen`.
-
-    Parameters
-    ----------
-    functions
-        The regions.
-    options
-        The options of `RunCodegen` for this backend.
-    constant_names
-        TVM's names of the constants.
-
-    Returns
-    -------
-    modules
-        One for each region.
-
-    Raises
-    ------
-    ValueError
-        An option is not supported, or the driver cannot compile a region.
-    """
+    """Compile regions to modules, for `RunCodegen`."""
     loaded = Options.load(options)
     return [_compile(function, loaded, constant_names) for function in functions]
 

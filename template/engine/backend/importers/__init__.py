@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads models with TVM's importers; quantised ones as one form: dequantize, op, quantize.
+"""Reads models with TVM's importers; quantized ones as one form: dequantize, op, quantize.
 
 TVM's importers read the float ops. What exporters write for integers is put into this form before
-or while they read: quantised ONNX operators are rewritten to standard ones (`onnx_operators`), as
+or while they read: quantized ONNX operators are rewritten to standard ones (`onnx_operators`), as
 are those that TVM's importer reads otherwise than ONNX means them,
-PyTorch's quantised ops are converted by TVM's `custom_convert_map` (`torch_operators`), and those
+PyTorch's quantized ops are converted by TVM's `custom_convert_map` (`torch_operators`), and those
 of TFLite by its `op_converter` (`tflite_operators`). Nothing of TVM is patched, and integer weights
 stay `dequantize(constant)`. Each call keeps the name that the author of the model gave its node
 (`onnx_names`, `torch_names`), for reports.
@@ -23,9 +23,9 @@ from .failures import readable_errors
 
 @readable_errors()
 def from_onnx(model: object, **options: object) -> tvm.IRModule:
-    """Read an ONNX model, which may be quantised.
+    """Read an ONNX model, which may be quantized.
 
-    TVM's importer reads it after operators were rewritten. Quantised ones, such as QLinearConv and
+    TVM's importer reads it after operators were rewritten. Quantized ones, such as QLinearConv and
     those of ONNX Runtime, become the operator on floats between DequantizeLinear and
     QuantizeLinear; tensors of 2 and 4 bits become tensors of 8 bits with the same values. Operators
     that TVM's importer would read wrongly or not at all, such as Resize with `antialias` or LSTM,
@@ -96,7 +96,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
 def from_exported_program(
     program: object, bfloat16: str = "float32", **options: object
 ) -> tvm.IRModule:
-    """Read a PyTorch program, which may be quantised by PT2E or torchao.
+    """Read a PyTorch program, which may be quantized by PT2E or torchao.
 
     TVM's importer reads it, with converters for `quantized_decomposed` and for torchao's affine
     ops, and for the ops that TVM reads wrongly or not at all. Each result has the type that the
@@ -146,9 +146,9 @@ def from_tflite(
     shape_dict: Mapping[str, Sequence[int]] | None = None,
     dtype_dict: Mapping[str, str] | None = None,
 ) -> tvm.IRModule:
-    """Read a TFLite model, which may be quantised.
+    """Read a TFLite model, which may be quantized.
 
-    Converters of TVM and of this package read it: each operator on quantised tensors as one on
+    Converters of TVM and of this package read it: each operator on quantized tensors as one on
     real numbers, between dequantize and quantize. Convolutions get the channels first, as ONNX and
     PyTorch have them; inputs and outputs stay as they are in the file.
 

@@ -14,18 +14,7 @@ _NODE = "_node_of_the_model"
 
 
 def unknown_operators(nodes: Sequence[str]) -> str:
-    """Return the sentence about nodes whose operators TVM's importer does not know.
-
-    Parameters
-    ----------
-    nodes
-        Their titles, at least one.
-
-    Returns
-    -------
-    sentence
-        With the first of them.
-    """
+    """Return the sentence about nodes whose operators TVM's importer does not know."""
     listed = ", ".join(nodes[:_MOST])
     if len(nodes) > _MOST:
         listed += f", and {len(nodes) - _MOST} more"
@@ -38,18 +27,7 @@ def unknown_operators(nodes: Sequence[str]) -> str:
 
 @contextmanager
 def at_node(title: str) -> Iterator[None]:
-    """Note on an error which node was read; errors keep their type.
-
-    Parameters
-    ----------
-    title
-        The node, by the name that its author gave it.
-
-    Returns
-    -------
-    context
-        The innermost one notes its node.
-    """
+    """Note on an error which node was read; errors keep their type."""
     try:
         yield
     except Exception as error:
@@ -63,17 +41,7 @@ def at_node(title: str) -> Iterator[None]:
 def refused_at(node: str, what_helps: Callable[[], str]) -> Iterator[None]:
     """Raise errors as refusals of a node: as ValueErrors whose message begins with it.
 
-    Parameters
-    ----------
-    node
-        The node as a message has it.
-    what_helps
-        Returns what to do about it; "" if that is not known.
-
-    Returns
-    -------
-    context
-        The innermost one names its node. A lack of memory stays one.
+    `what_helps`: returns what to do about it; "" if that is not known.
     """
     try:
         yield
@@ -103,15 +71,7 @@ _LONGEST = 500
 def essential(error: Exception) -> str:
     """Return the line of an error that says what is wrong, without what TVM writes around it.
 
-    Parameters
-    ----------
-    error
-        An error of TVM's importer.
-
-    Returns
-    -------
-    line
-        Its first line, or the last one if it begins with the places in TVM's sources.
+    Its first line, or the last one if it begins with the places in TVM's sources.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any(mark in str(error) for mark in _OF_SOURCES):
@@ -130,28 +90,14 @@ _OF_SOURCES = ("Traceback (most recent", "Stack trace", 'File "')
 def node_of(error: Exception) -> str:
     """Return the node that was read when an error was raised.
 
-    Parameters
-    ----------
-    error
-        The error of an importer.
-
-    Returns
-    -------
-    title
-        As `at_node` has noted it; "" if it was not.
+    As `at_node` has noted it; "" if it was not.
     """
     return str(getattr(error, _NODE, ""))
 
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Escape what a terminal would interpret in the messages of errors, which quote the model.
-
-    Returns
-    -------
-    context
-        Also a decorator. Errors keep their type.
-    """
+    """Escape what a terminal would interpret in the messages of errors, which quote the model."""
     try:
         yield
     except Exception as error:

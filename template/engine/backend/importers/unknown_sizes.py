@@ -14,20 +14,7 @@ from .failures import refusal
 
 
 def require_sizes(mod: tvm.IRModule, titles: Mapping[str, str]) -> None:
-    """Refuse a module with a call that cannot be lowered, as its sizes are not known.
-
-    Parameters
-    ----------
-    mod
-        What an importer has read.
-    titles
-        The nodes of the model for messages, by their names.
-
-    Raises
-    ------
-    ValueError
-        It has one; the message names its node.
-    """
+    """Refuse a module with a call that cannot be lowered, as its sizes are not known."""
     if _first(mod) is None:
         return
     # What nothing reads is never lowered, and some sizes come with the kernels before.

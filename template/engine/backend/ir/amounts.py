@@ -17,18 +17,7 @@ _ATTENTION = ("relax.nn.attention", "relax.nn.attention_bias")
 
 
 def is_product(op: str) -> bool:
-    """Whether an op is a matmul or a convolution.
-
-    Parameters
-    ----------
-    op
-        The Relax op.
-
-    Returns
-    -------
-    answer
-        False for attention, whose products are inside.
-    """
+    """Whether an op is a matmul or a convolution."""
     return op == "relax.matmul" or op.startswith(_CONVOLUTION)
 
 
@@ -40,10 +29,7 @@ def _bytes_of_element(dtype: str) -> int:
 class Amounts:
     """The amounts of the ops of one function.
 
-    Parameters
-    ----------
-    bounds
-        The largest value of each symbol, which counts for its size.
+    `bounds`: the largest value of each symbol, which counts for its size.
     """
 
     def __init__(self, bounds: Mapping[str, int]) -> None:
@@ -75,13 +61,7 @@ class Amounts:
         return relax.TensorType(relax.ShapeExpr(sizes), ty.dtype, ty.vdevice)
 
     def bytes_of(self, expr: relax.Expr) -> int | None:
-        """Return the bytes of a value, 0 if it is not a tensor; None if its size is not known.
-
-        Parameters
-        ----------
-        expr
-            A variable, a constant or a tuple of them.
-        """
+        """Return the bytes of a value, 0 if it is not a tensor; None if its size is not known."""
         if isinstance(expr, relax.Tuple):
             return total([self.bytes_of(item) for item in expr.fields])
         if not isinstance(expr, (relax.Var, Constant)):
@@ -101,13 +81,7 @@ class Amounts:
             return 0 if str(unknown).startswith("no elements") else None
 
     def read_by(self, call: relax.Call) -> int | None:
-        """Return the bytes that a call reads, each tensor once.
-
-        Parameters
-        ----------
-        call
-            The call.
-        """
+        """Return the bytes that a call reads, each tensor once."""
         # By identity: `==` on numbers would build a comparison.
         arguments = {hash(item): item for item in call.args}
         return total([self.bytes_of(item) for item in arguments.values()])
@@ -115,10 +89,7 @@ class Amounts:
     def macs(self, call: relax.Call) -> int | None:
         """Return the multiplications with addition of a call; None if they are not known.
 
-        Parameters
-        ----------
-        call
-            The call. Ops other than products have none.
+        `call`: the call. Ops other than products have none.
         """
         name = str(getattr(call.op, "name", ""))
         if not name or name.startswith("relax.call_"):
@@ -146,17 +117,6 @@ class Amounts:
 
 
 def total(amounts: Sequence[int | None]) -> int | None:
-    """Return a sum; None if a part is not known.
-
-    Parameters
-    ----------
-    amounts
-        The parts.
-
-    Returns
-    -------
-    total
-        Their sum.
-    """
+    """Return a sum; None if a part is not known."""
     known = [item for item in amounts if item is not None]
     return sum(known) if len(known) == len(amounts) else None

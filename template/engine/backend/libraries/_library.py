@@ -55,21 +55,10 @@ class LoadError(RuntimeError):
 def find(role: str) -> Path | None:
     """Find a library of this backend.
 
-    Parameters
-    ----------
-    role
-        "runtime", "codegen", or a driver: "driver" is the vendor's, "emulator" the emulator; the
-        suffix "_build" is for a separate build half.
+    `role`: "runtime", "codegen", or a driver: "driver" is the vendor's, "emulator" the emulator;
+    the suffix "_build" is for a separate build half.
 
-    Returns
-    -------
-    path
-        Its path, or none.
-
-    Raises
-    ------
-    LoadError
-        The sources of an editable install have changed, and do not compile.
+    Its path, or none.
     """
     stem = f"{_PREFIX}{_STEM}_{role}"
     if IN_TREE and role in _TVM_LIBRARIES:
@@ -103,13 +92,7 @@ def _first(folders: Iterable[str | Path], names: Sequence[str]) -> Path | None:
 
 
 def load() -> None:
-    """Load the libraries, once in a process.
-
-    Raises
-    ------
-    LoadError
-        A library is missing, or versions do not match.
-    """
+    """Load the libraries, once in a process."""
     if loaded:
         return
     import tvm
@@ -139,18 +122,7 @@ def load() -> None:
 
 
 def version(distribution: str) -> str:
-    """Return the version of an installed distribution.
-
-    Parameters
-    ----------
-    distribution
-        Its name.
-
-    Returns
-    -------
-    version
-        The version, or "unknown". A backend in a TVM checkout has TVM's.
-    """
+    """Return the version of an installed distribution."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -183,20 +155,7 @@ def _built_in() -> dict[str, Path | None]:
 def open_library(role: str) -> tvm_ffi.Module | None:
     """Open a library of this backend, whatever the installed TVM.
 
-    Parameters
-    ----------
-    role
-        As for `find`.
-
-    Returns
-    -------
-    module
-        The library, as a module of tvm-ffi; none in a TVM checkout, where TVM has loaded its own.
-
-    Raises
-    ------
-    LoadError
-        It is missing, or cannot be opened.
+    The library, as a module of tvm-ffi; none in a TVM checkout, where TVM has loaded its own.
     """
     if IN_TREE:
         return None

@@ -28,23 +28,9 @@ def decline_reason(
 ) -> str:
     """Ask the driver whether it takes a composite or a region.
 
-    Parameters
-    ----------
-    function
-        The composite or the region.
-    driver
-        The driver's role.
-    driver_options
-        The driver's settings.
-    bounds
-        The largest value of each symbol.
-    finish
-        Whether it is a whole region, which the driver compiles at once.
+    `finish`: whether it is a whole region, which the driver compiles at once.
 
-    Returns
-    -------
-    reason
-        Codegen's sentence with that of the driver, in one line; empty if the driver takes it.
+    Codegen's sentence with that of the driver, in one line; empty if the driver takes it.
     """
     ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
     for listener in _listeners:
@@ -56,18 +42,7 @@ def decline_reason(
 
 
 def ops_of(function: relax.Function) -> str:
-    """Return the names of the ops that a driver is asked about, each once.
-
-    Parameters
-    ----------
-    function
-        The composite or the region.
-
-    Returns
-    -------
-    names
-        With commas between them.
-    """
+    """Return the names of the ops that a driver is asked about, each once."""
     names: dict[str, None] = {}
 
     def visit(expr: relax.Expr) -> None:
@@ -80,13 +55,7 @@ def ops_of(function: relax.Function) -> str:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Let a function know each question and its answer.
-
-    Parameters
-    ----------
-    listener
-        The function.
-    """
+    """Let a function know each question and its answer."""
     _listeners.append(listener)
     try:
         yield

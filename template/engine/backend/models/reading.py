@@ -29,18 +29,11 @@ Shapes = Mapping[str, Sequence[int]]
 class ModelFile:
     """A model as it was read, before TVM imports it.
 
-    Parameters
-    ----------
-    path
-        Its file.
-    content
-        An `onnx.ModelProto`, a `torch.export.ExportedProgram`, a path or a `tvm.IRModule`.
-    importer
-        Makes a module of the content.
-    results
-        The names of its results; none if the file has no names of them.
-    can_quantize
-        Whether this package quantizes models of this kind.
+    `path`: its file.
+    `content`: an `onnx.ModelProto`, a `torch.export.ExportedProgram`, a path or a `tvm.IRModule`.
+    `importer`: makes a module of the content.
+    `results`: the names of its results; none if the file has no names of them.
+    `can_quantize`: whether this package quantizes models of this kind.
     """
 
     path: Path
@@ -50,25 +43,7 @@ class ModelFile:
     can_quantize: bool = False
 
     def imported(self, shapes: Shapes, content: object = None) -> tvm.IRModule:
-        """Return the module that TVM makes of it.
-
-        Parameters
-        ----------
-        shapes
-            The sizes of inputs whose sizes are open.
-        content
-            What to import in place of the content, such as the quantised model.
-
-        Returns
-        -------
-        mod
-            The module.
-
-        Raises
-        ------
-        Problem
-            An operator is not supported, or a shape does not suit the model.
-        """
+        """Return the module that TVM makes of it."""
         try:
             with quiet():
                 mod = self.importer(self.content if content is None else content)
@@ -82,24 +57,8 @@ class ModelFile:
 def read_model(path: Path, shapes: Shapes, otherwise: str = "") -> ModelFile:
     """Read a model.
 
-    Parameters
-    ----------
-    path
-        A file whose name ends in .onnx, .pt2, .tflite, or .json for a module of TVM.
-    shapes
-        The sizes of inputs whose sizes are open; in an ONNX model they replace the open ones.
-    otherwise
-        The suffix to assume for a file whose own suffix is not known.
-
-    Returns
-    -------
-    model
-        The model.
-
-    Raises
-    ------
-    Problem
-        It cannot be read, is of an unknown kind, or has no such inputs.
+    `path`: A file whose name ends in .onnx, .pt2, .tflite, or .json for a module of TVM.
+    `shapes`: the sizes of inputs whose sizes are open; in an ONNX model they replace the open ones.
     """
     require_model(path, KINDS, otherwise)
     reader = _READERS.get(path.suffix.lower()) or _READERS[otherwise]
@@ -107,25 +66,7 @@ def read_model(path: Path, shapes: Shapes, otherwise: str = "") -> ModelFile:
 
 
 def with_bfloat16(file: ModelFile, dtype: str) -> ModelFile:
-    """Return a model whose tensors of bfloat16 get another type.
-
-    Parameters
-    ----------
-    file
-        The model.
-    dtype
-        "float32", "float16" or "bfloat16".
-
-    Returns
-    -------
-    file
-        The same content, with another importer.
-
-    Raises
-    ------
-    Problem
-        It is no program of PyTorch.
-    """
+    """Return a model whose tensors of bfloat16 get another type."""
     if file.path.suffix.lower() != ".pt2":
         raise Problem(f"--bfloat16 is for programs of PyTorch (.pt2), and {file.path} is none.")
     from ..importers import from_exported_program
@@ -134,22 +75,7 @@ def with_bfloat16(file: ModelFile, dtype: str) -> ModelFile:
 
 
 def require_model(path: Path, kinds: str, otherwise: str = "") -> None:
-    """Raise :class:`Problem` unless this file is there, and of a kind that can be read.
-
-    Parameters
-    ----------
-    path
-        The file.
-    kinds
-        What the command takes, as a text.
-    otherwise
-        As for :func:`read_model`.
-
-    Raises
-    ------
-    Problem
-        It is not.
-    """
+    """Raise :class:`Problem` unless this file is there, and of a kind that can be read."""
     require_file(path)
     if _READERS.keys().isdisjoint((path.suffix.lower(), otherwise)):
         raise Problem(f"{path} is not a model that can be read; supported: {kinds}.")
@@ -203,7 +129,7 @@ def _read_program(path: Path, shapes: Shapes) -> ModelFile:
     from ..importers import from_exported_program
 
     try:
-        # Quantised models have ops that torchao registers.
+        # Quantized models have ops that torchao registers.
         with quiet():
             with suppress(ImportError):
                 import torchao  # noqa: F401
@@ -252,27 +178,7 @@ KINDS = (
 
 
 def with_shapes(mod: tvm.IRModule, shapes: Shapes, function: str = "main") -> tvm.IRModule:
-    """Fix the open sizes of a module's inputs.
-
-    Parameters
-    ----------
-    mod
-        The module.
-    shapes
-        The sizes of inputs.
-    function
-        Its function that is the model.
-
-    Returns
-    -------
-    mod
-        The module with these sizes.
-
-    Raises
-    ------
-    Problem
-        There is no such input, or it has other sizes.
-    """
+    """Fix the open sizes of a module's inputs."""
     if not shapes:
         return mod
     main = main_of(mod, function)
@@ -299,25 +205,7 @@ def with_shapes(mod: tvm.IRModule, shapes: Shapes, function: str = "main") -> tv
 
 
 def main_of(mod: tvm.IRModule, name: str = "main") -> relax.Function:
-    """Return the function of a module that is the model.
-
-    Parameters
-    ----------
-    mod
-        The module.
-    name
-        The name of the function.
-
-    Returns
-    -------
-    function
-        The function.
-
-    Raises
-    ------
-    Problem
-        It has no such function.
-    """
+    """Return the function of a module that is the model."""
     functions = {
         var.name_hint: item
         for var, item in mod.functions_items()

@@ -66,17 +66,7 @@ def clip_of_limits(site: Site) -> Bindings | None:
 def as_clip(call: relax.Call, values: Values) -> relax.Call | None:
     """Make a clip from a minimum of a maximum if both bounds are constant numbers in order.
 
-    Parameters
-    ----------
-    call
-        A call of `relax.minimum`.
-    values
-        The values of variables.
-
-    Returns
-    -------
-    clip
-        The call of `relax.clip`, or none.
+    The call of `relax.clip`, or none.
     """
     inner: relax.Expr | None = values.get(call.args[0])
     if not isinstance(inner, relax.Call) or getattr(inner.op, "name", "") != "relax.maximum":

@@ -47,12 +47,8 @@ Run = Callable[[Reader, tvm.IRModule], tvm.IRModule]
 class Pass:
     """A canonicalization pass.
 
-    Parameters
-    ----------
-    name
-        The name by which instruments see it, and by which it can be switched off.
-    run
-        Rewrites a module, which it reads through the `Reader`.
+    `name`: the name by which instruments see it, and by which it can be switched off.
+    `run`: rewrites a module, which it reads through the `Reader`.
     """
 
     name: str
@@ -145,25 +141,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
 
 
 def passes_for(table: Table, disabled: Iterable[str] = ()) -> list[tvm.transform.Pass]:
-    """Return the passes for a table, with one `Reader`.
-
-    Parameters
-    ----------
-    table
-        The capabilities.
-    disabled
-        Names of passes to leave out.
-
-    Returns
-    -------
-    passes
-        In the order in which they run.
-
-    Raises
-    ------
-    ValueError
-        A name is that of no pass, or the names are one text.
-    """
+    """Return the passes for a table, with one `Reader`."""
     if isinstance(disabled, str):
         raise ValueError(
             f"The disabled passes are one text, '{disabled}'; write a list: ['{disabled}']."
@@ -192,29 +170,7 @@ def simplify(
     before: Sequence[tvm.transform.Pass] = (),
     after: Sequence[tvm.transform.Pass] = (),
 ) -> tvm.IRModule:
-    """Canonicalize a model towards the ops and chains of the table.
-
-    Parameters
-    ----------
-    mod
-        The model; it is not changed.
-    table
-        The capabilities.
-    disabled
-        Names of passes of `CANONICALIZATION` to leave out.
-    before, after
-        Passes to run before and after them.
-
-    Returns
-    -------
-    mod
-        A model whose pure parts are in dataflow blocks.
-
-    Raises
-    ------
-    ValueError
-        A name in `disabled` is that of no pass.
-    """
+    """Canonicalize a model towards the ops and chains of the table."""
     passes = passes_for(table, disabled)
     for one in before:
         mod = one(mod)
@@ -234,18 +190,5 @@ def simplify(
 
 
 def for_host(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
-    """Rewrite what stays on the host of a partitioned model, where TVM would compile it wrongly.
-
-    Parameters
-    ----------
-    mod
-        The model.
-    table
-        The capabilities.
-
-    Returns
-    -------
-    mod
-        A model with the same regions.
-    """
+    """Rewrite what stays on the host of a partitioned model, where TVM would compile it wrongly."""
     return Reader(table).rewrite(mod, ("relax.equal", "relax.not_equal"), [normalize.ask_for_nan])

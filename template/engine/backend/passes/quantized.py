@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings quantised models to one form: dequantize, op, quantize.
+"""Brings quantized models to one form: dequantize, op, quantize.
 
 Exporters put these in different places: one dequantize for several readers, none around ops that
 only move data, limits that the following quantize imposes anyway. A composite wants each op between
@@ -33,18 +33,7 @@ REARRANGES = ("relax.reshape", "relax.permute_dims")
 
 
 def only_moves(expr: relax.Expr) -> bool:
-    """Return whether an expression is a call whose results are elements of its first argument.
-
-    Parameters
-    ----------
-    expr
-        The expression.
-
-    Returns
-    -------
-    moves
-        True for the ops in `MOVED`, and for a resize to the nearest pixel.
-    """
+    """Return whether an expression is a call whose results are elements of its first argument."""
     if not isinstance(expr, relax.Call) or op_name(expr) != RESIZE:
         return op_name(expr) in MOVED
     is_crop = str(expr.attrs.coordinate_transformation_mode) == "tf_crop_and_resize"
@@ -52,18 +41,7 @@ def only_moves(expr: relax.Expr) -> bool:
 
 
 def moves_elements(expr: relax.Expr) -> bool:
-    """Return whether an expression is a call whose results are elements of what it reads.
-
-    Parameters
-    ----------
-    expr
-        The expression.
-
-    Returns
-    -------
-    moves
-        True also for those that join or split tensors.
-    """
+    """Return whether an expression is a call whose results are elements of what it reads."""
     return op_name(expr) in (*JOINED, SPLIT) or only_moves(expr)
 
 
@@ -130,20 +108,7 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
 
 
 def moved_parts(call: relax.Call, values: Values) -> list[relax.Expr]:
-    """Return the tensors whose elements a call moves.
-
-    Parameters
-    ----------
-    call
-        A call of an op that moves elements.
-    values
-        The values of variables.
-
-    Returns
-    -------
-    parts
-        Several where it joins them.
-    """
+    """Return the tensors whose elements a call moves."""
     if op_name(call) == "relax.where":
         return list(call.args[1:3])
     first = resolve(call.args[0], values)
@@ -151,22 +116,7 @@ def moved_parts(call: relax.Call, values: Values) -> list[relax.Expr]:
 
 
 def move_others(call: relax.Call, parts: Sequence[relax.Expr], border: float) -> relax.Call:
-    """Return a call that moves other tensors in the same way.
-
-    Parameters
-    ----------
-    call
-        A call of an op that moves elements.
-    parts
-        The other tensors, as many as `moved_parts` returns.
-    border
-        The number that a pad puts around them.
-
-    Returns
-    -------
-    call
-        Not normalized: it has no type.
-    """
+    """Return a call that moves other tensors in the same way."""
     if op_name(call) == "relax.nn.pad":
         return relax.op.nn.pad(parts[0], call.attrs.pad_width, call.attrs.pad_mode, border)
     if op_name(call) == "relax.where":
@@ -414,19 +364,7 @@ def ends_a_chain(expr: relax.Expr, ops: Sequence[Op], values: Values) -> bool:
 def real_of(source: relax.Call, data: Constant, values: Values) -> Constant | None:
     """Return what a dequantize of a constant computes.
 
-    Parameters
-    ----------
-    source
-        The dequantize.
-    data
-        What it reads.
-    values
-        The values of variables.
-
-    Returns
-    -------
-    real
-        The real numbers; None if its scales are not constant, or it reads no integers.
+    The real numbers; None if its scales are not constant, or it reads no integers.
     """
     if not str(data.ty.dtype).startswith(("int", "uint")):
         return None

@@ -29,36 +29,14 @@ TUPLE_GET_ITEM = "TupleGetItem"
 
 
 def is_opaque(function: tvm.ir.BaseFunc) -> bool:
-    """Whether the passes leave a function alone.
-
-    Parameters
-    ----------
-    function
-        A function of a module.
-
-    Returns
-    -------
-    opaque
-        True for kernels, and for the regions and composites of any backend.
-    """
+    """Whether the passes leave a function alone."""
     if not isinstance(function, relax.Function):
         return True
     return any(function.attrs.get(key) for key in ("Codegen", "Composite", "Primitive"))
 
 
 def bound_values(body: relax.SeqExpr) -> dict[relax.Var, relax.Expr]:
-    """Return values by variable, without those that a `match_cast` gives another type.
-
-    Parameters
-    ----------
-    body
-        The body of a function.
-
-    Returns
-    -------
-    values
-        By variable, branches included.
-    """
+    """Return values by variable, without those that a `match_cast` gives another type."""
     values = {}
     for block in body.blocks:
         for binding in items_of(block.bindings):
@@ -73,15 +51,7 @@ def bound_values(body: relax.SeqExpr) -> dict[relax.Var, relax.Expr]:
 def drop_unused(mod: tvm.IRModule) -> tvm.IRModule:
     """Drop values that nothing uses, but keep every function.
 
-    Parameters
-    ----------
-    mod
-        A module.
-
-    Returns
-    -------
-    mod
-        The module without them.
+    The module without them.
     """
     names = [
         global_var.name_hint
@@ -116,17 +86,7 @@ def is_full_of(number: int, tensor: relax.Expr, values: Values) -> bool:
 def with_constants(call: relax.Call, values: Values) -> relax.Call:
     """Return a call with variables replaced by the constants and shapes that they are bound to.
 
-    Parameters
-    ----------
-    call
-        The call.
-    values
-        The values of variables.
-
-    Returns
-    -------
-    call
-        A new call, or the same one if there are none.
+    A new call, or the same one if there are none.
     """
 
     def known(expr: relax.Expr) -> relax.Expr:
@@ -268,10 +228,7 @@ BlockRewriter = Callable[[Block, Table], Bindings | None]
 class Steps:
     """The bindings that replace one; exact calls of constants are folded.
 
-    Parameters
-    ----------
-    site
-        The binding that is replaced.
+    `site`: the binding that is replaced.
     """
 
     def __init__(self, site: Site) -> None:
@@ -302,10 +259,7 @@ class Steps:
 class Reader:
     """Rewrites modules for one table, and caches the analysis of the last one's functions.
 
-    Parameters
-    ----------
-    table
-        The capabilities.
+    `table`: the capabilities.
     """
 
     def __init__(self, table: Table) -> None:
@@ -313,18 +267,7 @@ class Reader:
         self._read: dict[int, tuple[tvm.ir.BaseFunc, list[Block] | None]] = {}
 
     def functions(self, mod: tvm.IRModule) -> Iterator[tuple[tvm.ir.GlobalVar, list[Block]]]:
-        """Generate the functions that are not opaque, each as its blocks.
-
-        Parameters
-        ----------
-        mod
-            The module.
-
-        Yields
-        ------
-        global_var, blocks
-            The name of a function, and its blocks.
-        """
+        """Generate the functions that are not opaque, each as its blocks."""
         functions = list(mod.functions_items())
         read = {}
         for _, function in functions:
@@ -344,19 +287,7 @@ class Reader:
     ) -> tvm.IRModule:
         """Replace calls, each by the first rewriter that applies.
 
-        Parameters
-        ----------
-        mod
-            The module.
-        ops
-            The ops that the rewriters start from.
-        rewriters
-            The rewriters to try, in order.
-
-        Returns
-        -------
-        mod
-            The rewritten module, or the same one if there was nothing to do.
+        The rewritten module, or the same one if there was nothing to do.
         """
 
         def rewrite(block: Block, table: Table) -> Bindings | None:
@@ -384,17 +315,9 @@ class Reader:
     def rewrite_blocks(self, mod: tvm.IRModule, rewriter: BlockRewriter) -> tvm.IRModule:
         """Replace the bindings of dataflow blocks as a whole; drop those that become dead.
 
-        Parameters
-        ----------
-        mod
-            The module.
-        rewriter
-            Returns the new bindings of a block, or None.
+        `rewriter`: returns the new bindings of a block, or None.
 
-        Returns
-        -------
-        mod
-            The rewritten module, or the same one if there was nothing to do.
+        The rewritten module, or the same one if there was nothing to do.
         """
         functions = dict(mod.functions_items())
         changed = aliases = False
@@ -474,18 +397,5 @@ def _with_bindings(old: Block, bindings: Bindings) -> Block:
 def with_functions(
     mod: tvm.IRModule, functions: Mapping[tvm.ir.GlobalVar, tvm.ir.BaseFunc]
 ) -> tvm.IRModule:
-    """Return a module with other functions.
-
-    Parameters
-    ----------
-    mod
-        The module.
-    functions
-        All functions of the new one.
-
-    Returns
-    -------
-    mod
-        The new module.
-    """
+    """Return a module with other functions."""
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -15,33 +15,14 @@ _SELECTION = "relax.vision.all_class_non_max_suppression"
 def of_unknown_size(boxes: relax.Expr) -> relax.Call:
     """Return selected boxes with a type that does not claim how many there are.
 
-    Parameters
-    ----------
-    boxes
-        The first result of a NonMaxSuppression, typed with the most that can be selected.
-
-    Returns
-    -------
-    boxes
-        The same tensor: TVM infers no type of a packed function.
+    `boxes`: the first result of a NonMaxSuppression, typed with the most that can be selected.
     """
     ty = relax.TensorType(dtype=boxes.ty.dtype, ndim=boxes.ty.ndim)
     return relax.op.call_pure_packed(COPY, boxes, ty_args=ty)
 
 
 def type_of_selection(boxes: relax.Expr) -> relax.TensorType:
-    """Return the type of selected boxes with a symbol as their number.
-
-    Parameters
-    ----------
-    boxes
-        As for `of_unknown_size`.
-
-    Returns
-    -------
-    ty
-        A type of the same rank.
-    """
+    """Return the type of selected boxes with a symbol as their number."""
     count = tvm.tirx.Var("selected", "int64")
     return relax.TensorType([count, *list(boxes.ty.shape.values)[1:]], boxes.ty.dtype)
 
@@ -50,16 +31,6 @@ def name_sizes(mod: tvm.IRModule) -> tvm.IRModule:
     """Give the selected boxes of a NonMaxSuppression a symbol as their number.
 
     TVM types them with the most that can be selected, but returns those that are.
-
-    Parameters
-    ----------
-    mod
-        The module.
-
-    Returns
-    -------
-    mod
-        The module, in which the readers have types with that symbol.
     """
     changed = {}
     for global_var, function in mod.functions_items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns quantised tensors of uint16 into int16, which the chip computes with."""
+"""Turns quantized tensors of uint16 into int16, which the chip computes with."""
 
 from __future__ import annotations
 

@@ -16,12 +16,8 @@ class Clock:
 
     After each run of a region, the runtime reads its events, which may take longer than the run.
 
-    Parameters
-    ----------
-    recording
-        What was recorded; runtimes of earlier releases do not tell how long they read.
-    origin_us
-        When time begins.
+    `recording`: what was recorded; runtimes of earlier releases do not tell how long they read.
+    `origin_us`: when time begins.
     """
 
     def __init__(self, recording: Recording, origin_us: float) -> None:
@@ -44,15 +40,7 @@ class Clock:
     def at(self, time: float) -> float:
         """Return a time on this clock.
 
-        Parameters
-        ----------
-        time
-            A time that was recorded, in us.
-
-        Returns
-        -------
-        time
-            The us since time began, without those in which events were read.
+        The us since time began, without those in which events were read.
         """
         index = bisect_right(self._begins, time)
         passed = self._before[index]

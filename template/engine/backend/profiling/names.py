@@ -23,15 +23,9 @@ _CALLED = re.compile(r"the kernel '([^']+)'")
 def split_label(label: str | None) -> tuple[str | None, str | None]:
     """Return the op and the variable of a driver's label.
 
-    Parameters
-    ----------
-    label
-        The label, such as "relax.nn.relu (lv3)"; none of what belongs to no op.
+    `label`: the label, such as "relax.nn.relu (lv3)"; none of what belongs to no op.
 
-    Returns
-    -------
-    op, variable
-        The parts; the whole label and none if it has another form.
+    The parts; the whole label and none if it has another form.
     """
     match = re.fullmatch(r"(\S+) \((.*)\)", label or "")
     return (match[1], match[2]) if match is not None else (label, None)
@@ -40,18 +34,8 @@ def split_label(label: str | None) -> tuple[str | None, str | None]:
 def mismatch(profile: Profile, report: Report) -> str | None:
     """Say why a profile does not belong to the model of a report.
 
-    Parameters
-    ----------
-    profile
-        The profile.
-    report
-        The report.
-
-    Returns
-    -------
-    why
-        The end of a sentence; none if both have the same regions, and the report has all ops of
-        the profile.
+    The end of a sentence; none if both have the same regions, and the report has all ops of the
+    profile.
     """
     ran, known = ({item.symbol for item in items} for items in (profile.regions, report.regions))
     if ran != known:
@@ -64,22 +48,7 @@ def mismatch(profile: Profile, report: Report) -> str | None:
 
 
 def require_match(profile: Profile, report: Report, which: str = "") -> None:
-    """Refuse a profile of another model than that of a report.
-
-    Parameters
-    ----------
-    profile
-        The profile.
-    report
-        The report.
-    which
-        Which pair of several this is, such as " before".
-
-    Raises
-    ------
-    ValueError
-        It is of another model; the message says how they differ.
-    """
+    """Refuse a profile of another model than that of a report."""
     why = mismatch(profile, report)
     if why is not None:
         raise ValueError(
@@ -95,20 +64,7 @@ def _listed(symbols: Iterable[str]) -> str:
 
 
 def named(profile: Profile, report: Report) -> Profile:
-    """Return a profile with the names that a report has for its ops and functions of the host.
-
-    Parameters
-    ----------
-    profile
-        The profile, of the same model.
-    report
-        The report.
-
-    Returns
-    -------
-    profile
-        The profile with them.
-    """
+    """Return a profile with the names that a report has for its ops and functions of the host."""
     placed = {(op.region, op.name): op for op in report.ops}
     ops = []
     for op in profile.ops:
@@ -128,20 +84,6 @@ def named_host_calls(
 
     A function has the name of its op, if in each call as many functions of this name ran as the
     report has ops on the host: then they ran in the order of the model. Others have none.
-
-    Parameters
-    ----------
-    host
-        The functions, in the order in which they ran.
-    calls
-        The calls of the model.
-    report
-        Where its ops run.
-
-    Returns
-    -------
-    host
-        The same functions.
     """
     ops: dict[str, list[OpPlacement]] = {}
     for op in report.on_host:

@@ -15,18 +15,7 @@ Op = tuple[str, str | None]
 
 
 def busy_of(events: Iterable[Event]) -> dict[str, int]:
-    """Return how long each engine worked.
-
-    Parameters
-    ----------
-    events
-        The events.
-
-    Returns
-    -------
-    busy
-        By the name of the engine.
-    """
+    """Return how long each engine worked."""
     found: Counter[str] = Counter()
     for event in events:
         found[event.engine] += event.busy
@@ -34,18 +23,7 @@ def busy_of(events: Iterable[Event]) -> dict[str, int]:
 
 
 def traffic_of(events: Iterable[Event]) -> dict[str, tuple[int, int]]:
-    """Return the bytes that each memory was read and written.
-
-    Parameters
-    ----------
-    events
-        The events.
-
-    Returns
-    -------
-    traffic
-        By the name of the memory.
-    """
+    """Return the bytes that each memory was read and written."""
     found: dict[str, tuple[int, int]] = {}
     for event in events:
         for memory, (read, written) in event.traffic.items():
@@ -55,18 +33,7 @@ def traffic_of(events: Iterable[Event]) -> dict[str, tuple[int, int]]:
 
 
 def by_op(events: Iterable[Event]) -> dict[Op, list[Event]]:
-    """Return the events of each op.
-
-    Parameters
-    ----------
-    events
-        The events.
-
-    Returns
-    -------
-    groups
-        The ops in the order in which they begin.
-    """
+    """Return the events of each op."""
     groups: dict[Op, list[Event]] = {}
     for event in events:
         groups.setdefault((event.region, event.label), []).append(event)
@@ -74,18 +41,7 @@ def by_op(events: Iterable[Event]) -> dict[Op, list[Event]]:
 
 
 def active_of(events: Iterable[Event]) -> int:
-    """Return how long at least one of some events of a region lasted.
-
-    Parameters
-    ----------
-    events
-        The events; those of another run are apart.
-
-    Returns
-    -------
-    time
-        In the driver's unit.
-    """
+    """Return how long at least one of some events of a region lasted."""
     total, call, reached = 0, -1, 0
     for event in sorted(events, key=lambda item: (item.call, item.begin)):
         if event.call != call:
@@ -101,16 +57,6 @@ def attributed_to(events: Iterable[Event]) -> Mapping[Op, int]:
     An instant in which several ops have engines is that of the op which is done first in this run:
     what engines do for later ops meanwhile is hidden behind it. An instant in which no op has an
     engine is that of the op which begins next: all wait for it.
-
-    Parameters
-    ----------
-    events
-        The events of all regions and runs.
-
-    Returns
-    -------
-    times
-        By op. Their sum is that of the spans of all runs, to the last unit.
     """
     runs: dict[tuple[str, int], list[Event]] = {}
     for event in events:
@@ -151,16 +97,6 @@ def waits_of(events: Iterable[Event]) -> Mapping[Op, dict[str, int]]:
 
     An event with `waits_for` adds the time before it in which its engine was free, and the op had
     already begun in this run.
-
-    Parameters
-    ----------
-    events
-        The events of all regions and runs.
-
-    Returns
-    -------
-    waits
-        By op, and by the engine that was waited for.
     """
     free: dict[tuple[str, int, str], int] = {}
     begun: dict[tuple[str, int, str | None], int] = {}

@@ -19,17 +19,7 @@ _MOST_HOST_FUNCTIONS = 10
 def as_text(profile: Profile, most: int | None = None) -> str:
     """Return the tables as plain text, and the summary.
 
-    Parameters
-    ----------
-    profile
-        The profile.
-    most
-        How many ops are shown, the longest first; none: all.
-
-    Returns
-    -------
-    text
-        Columns of the same width, a table after the other.
+    `most`: how many ops are shown, the longest first; none: all.
     """
     blocks = ["\n".join(aligned([item.header, *item.rows])) for item in _tables(profile, most)]
     return "\n\n".join([*blocks, profile.summary])
@@ -38,14 +28,8 @@ def as_text(profile: Profile, most: int | None = None) -> str:
 def show(profile: Profile, file: TextIO | None, most: int | None = None) -> None:
     """Print the tables: with colours on a terminal, else as plain text.
 
-    Parameters
-    ----------
-    profile
-        The profile.
-    file
-        Where to print; none: standard output.
-    most
-        How many ops are shown, the longest first; none: all.
+    `file`: where to print; none: standard output.
+    `most`: how many ops are shown, the longest first; none: all.
     """
     plain = as_text(profile, most)
     terminal.show(plain, lambda: [*_tables(profile, most), profile.summary], file)
@@ -120,15 +104,7 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
 def host_times(profile: Profile) -> Mapping[tuple[str, str | None], tuple[int, float]]:
     """Return how often each function of the host was called, and how long in all.
 
-    Parameters
-    ----------
-    profile
-        The profile.
-
-    Returns
-    -------
-    times
-        Counts and us by the name of the function and that of its op, the longest first.
+    Counts and us by the name of the function and that of its op, the longest first.
     """
     found: dict[tuple[str, str | None], tuple[int, float]] = {}
     for item in profile.host:
@@ -141,15 +117,7 @@ def host_times(profile: Profile) -> Mapping[tuple[str, str | None], tuple[int, f
 def traffic_text(traffic: Traffic) -> str:
     """Return what was read and written, for people.
 
-    Parameters
-    ----------
-    traffic
-        The bytes by memory.
-
-    Returns
-    -------
-    text
-        A line.
+    `traffic`: the bytes by memory.
     """
     return _parts(f"{name} {read:,} + {written:,} B" for name, (read, written) in traffic.items())
 

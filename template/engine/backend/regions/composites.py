@@ -36,12 +36,8 @@ from .sizes import refusal_of_sizes
 class Target:
     """What may go to the NPU.
 
-    Parameters
-    ----------
-    table
-        The capabilities, which give the reasons.
-    options
-        What may go to the NPU, and the driver's settings.
+    `table`: the capabilities, which give the reasons.
+    `options`: what may go to the NPU, and the driver's settings.
     """
 
     def __init__(self, table: Table, options: Options) -> None:
@@ -53,19 +49,9 @@ class Target:
     def ask_driver(self, function: relax.Function, bounds: Mapping[str, int], finish: bool) -> str:
         """Return why the driver declines a composite or, with `finish`, a region.
 
-        Parameters
-        ----------
-        function
-            The composite or the region.
-        bounds
-            The largest value of each symbol.
-        finish
-            Whether it is a whole region, which the driver compiles at once.
+        `finish`: whether it is a whole region, which the driver compiles at once.
 
-        Returns
-        -------
-        reason
-            A sentence; empty if the driver takes it. With a code if the driver was not asked.
+        A sentence; empty if the driver takes it. With a code if the driver was not asked.
         """
         reason = refusal_of_sizes(function, finish)
         if reason is not None:
@@ -77,12 +63,8 @@ class Target:
 class Bindings(list[relax.Binding]):
     """The bindings of a dataflow block, and their readers.
 
-    Parameters
-    ----------
-    bindings
-        In their order.
-    values
-        The values of all variables that the block can read.
+    `bindings`: in their order.
+    `values`: the values of all variables that the block can read.
     """
 
     def __init__(self, bindings: Sequence[relax.Binding], values: Values) -> None:
@@ -116,25 +98,14 @@ class Composite:
 class CompositeFinder:
     """Finds the composites of a block, in the order of precedence of the patterns.
 
-    Parameters
-    ----------
-    target
-        The patterns, and whom to ask.
-    bindings
-        The block.
-    bounds
-        The largest value of each symbol.
-
-    Attributes
-    ----------
-    found
-        The composite of each binding that is in one, by index.
-    declined
-        What the driver says about composites that it does not take, by the index of the last op.
-    notes
-        Why patterns of several ops do not match, by the index of the last op.
-    kept
-        Why bindings stay on the host whatever matches them, by index.
+    `target`: the patterns, and whom to ask.
+    `bindings`: the block.
+    `bounds`: the largest value of each symbol.
+    `found`: the composite of each binding that is in one, by index.
+    `declined`: what the driver says about composites that it does not take, by the index of the
+    last op.
+    `notes`: why patterns of several ops do not match, by the index of the last op.
+    `kept`: why bindings stay on the host whatever matches them, by index.
     """
 
     def __init__(self, target: Target, bindings: Bindings, bounds: Mapping[str, int]) -> None:

@@ -27,12 +27,8 @@ class Detail(TypedDict):
 class Details:
     """The details of the ops of one function.
 
-    Parameters
-    ----------
-    values
-        What its variables are bound to.
-    earlier
-        The ops of regions that were formed before, by the names of their results.
+    `values`: what its variables are bound to.
+    `earlier`: the ops of regions that were formed before, by the names of their results.
     """
 
     def __init__(self, values: Values, earlier: Mapping[str, int]) -> None:
@@ -42,15 +38,7 @@ class Details:
         self._types: dict[relax.Expr, str] = {}
 
     def of(self, binding: relax.Binding, index: int) -> Detail:
-        """Return the details of an op; the ops that it reads come first.
-
-        Parameters
-        ----------
-        binding
-            The binding of a call, or of the choice of a branch.
-        index
-            The place of its entry in the report.
-        """
+        """Return the details of an op; the ops that it reads come first."""
         call = binding.value
         read = [call]
         if isinstance(call, relax.If):
@@ -66,13 +54,7 @@ class Details:
         }
 
     def type_of(self, expr: relax.Expr) -> str:
-        """Return a type as text, such as "float32[1, 64]".
-
-        Parameters
-        ----------
-        expr
-            A variable or a constant.
-        """
+        """Return a type as text, such as "float32[1, 64]"."""
         if expr not in self._types:
             self._types[expr] = _text_of_type(expr.ty)
         return self._types[expr]

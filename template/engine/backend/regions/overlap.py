@@ -32,18 +32,7 @@ _VIEW = "vm.builtin.reshape"
 
 
 def overlap_regions(mod: tvm.IRModule) -> tvm.IRModule:
-    """Let independent regions of a module overlap.
-
-    Parameters
-    ----------
-    mod
-        A module at the end of TVM's Relax pipeline: its memory is planned.
-
-    Returns
-    -------
-    mod
-        The module with calls that are submitted and waited for together.
-    """
+    """Let independent regions of a module overlap."""
     regions = {}
     for module in (mod.attrs or {}).get("external_mods", ()):
         if module.kind == BACKEND:
@@ -60,18 +49,7 @@ def overlap_regions(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def overlapping_pipeline(target: object) -> tvm.transform.Pass:
-    """Return the Relax pipeline for `tvm.compile`: TVM's own, then overlap.
-
-    Parameters
-    ----------
-    target
-        The target of the host part.
-
-    Returns
-    -------
-    pipeline
-        The pass.
-    """
+    """Return the Relax pipeline for `tvm.compile`: TVM's own, then overlap."""
     chosen = tvm.target.Target(target)
     # The same choice as in tvm.compile.
     default = "gpu" in chosen.keys and relax.get_default_pipeline(chosen)

@@ -34,32 +34,12 @@ def partition_for(
 ) -> tvm.IRModule:
     """Move what the NPU can run into regions, and leave the rest to the host.
 
-    Parameters
-    ----------
-    mod
-        The model. It is not changed.
-    params
-        Weights to bind, by the name of the parameter; or what `relax.frontend.detach_params`
-        returns. Weights that are not bound stay arguments of the model.
-    options
-        `Options`, a mapping, or the path of a .toml or .json file. Hand the same to `RunCodegen`,
-        under the backend's name: `Options.load(options).to_dict()`.
-    **settings
-        Single options, which take precedence over those.
+    `params`: weights to bind, by the name of the parameter; or what `relax.frontend.detach_params`
+    returns. Weights that are not bound stay arguments of the model.
+    `options`: `Options`, a mapping, or the path of a .toml or .json file. Hand the same to
+    `RunCodegen`, under the backend's name: `Options.load(options).to_dict()`.
 
-    Returns
-    -------
-    mod
-        A module with a function per region; `offload_report` shows where each op runs.
-
-    Raises
-    ------
-    TypeError
-        The model is not a `tvm.IRModule`.
-    ValueError
-        An option is not known or not supported, or a parameter does not exist.
-    RuntimeError
-        Something stays on the host, which `on_decline` or `strict` forbids.
+    A module with a function per region; `offload_report` shows where each op runs.
     """
     _require_module(mod)
     loaded = Options.load(options).merged(**settings)
@@ -76,35 +56,7 @@ def compile_for(
     options: Source = None,
     **settings: object,
 ) -> relax.VMExecutable:
-    """Partition a model, and compile both parts of it.
-
-    Parameters
-    ----------
-    mod
-        The model. It is not changed.
-    params
-        Weights to bind, as for the partitioning.
-    target
-        The target of the host part.
-    options
-        `Options`, a mapping, or the path of a .toml or .json file.
-    **settings
-        Single options, which take precedence over those.
-
-    Returns
-    -------
-    executable
-        To be run by `relax.VirtualMachine`, or exported as a library.
-
-    Raises
-    ------
-    TypeError
-        The model is not a `tvm.IRModule`.
-    ValueError
-        An option is not known or not supported, or a parameter does not exist.
-    RuntimeError
-        Something stays on the host, which `on_decline` or `strict` forbids.
-    """
+    """Partition a model, and compile both parts of it."""
     _require_module(mod)
     loaded = Options.load(options).merged(**settings)
     return compile_partitioned(partition_for(mod, params, options=loaded), loaded, target)
@@ -113,22 +65,7 @@ def compile_for(
 def compile_partitioned(
     mod: tvm.IRModule, options: Options, target: object = "llvm"
 ) -> relax.VMExecutable:
-    """Compile a module that is partitioned already.
-
-    Parameters
-    ----------
-    mod
-        What `partition_for` returned.
-    options
-        The options that it was partitioned with.
-    target
-        The target of the host part.
-
-    Returns
-    -------
-    executable
-        To be run by `relax.VirtualMachine`, or exported as a library.
-    """
+    """Compile a module that is partitioned already."""
     if any("Codegen" in (function.attrs or {}) for _, function in mod.functions_items()):
         mod = relax.transform.RunCodegen({BACKEND: options.to_dict()})(mod)
     mod = link_artifacts(make_empty_constants(drop_unused_constants(mod)), target)
@@ -141,16 +78,6 @@ def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
 
     `RunCodegen` keeps the constants of all regions next to the module. The programs of this backend
     contain theirs, so weights would be stored twice.
-
-    Parameters
-    ----------
-    mod
-        A module after `RunCodegen`.
-
-    Returns
-    -------
-    mod
-        The module with the constants that are needed.
     """
     name = "const_name_to_constant"
     constants = mod.attrs.get(name) if mod.attrs is not None else None
@@ -168,15 +95,7 @@ def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
 def make_empty_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Replace empty constants by calls that make them: TVM cannot load a library that holds one.
 
-    Parameters
-    ----------
-    mod
-        A module after `RunCodegen`.
-
-    Returns
-    -------
-    mod
-        The module without empty constants.
+    The module without empty constants.
     """
     found: list[Constant] = []
 

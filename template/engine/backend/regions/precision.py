@@ -50,14 +50,9 @@ class Types(TypedDict, total=False):
 class Precision:
     """Finds the types in which the ops of a block compute.
 
-    Parameters
-    ----------
-    bindings
-        The block.
-    finder
-        Which composites were found, and why others were not.
-    table
-        The capabilities.
+    `bindings`: the block.
+    `finder`: which composites were found, and why others were not.
+    `table`: the capabilities.
     """
 
     def __init__(self, bindings: Bindings, finder: CompositeFinder, table: Table) -> None:
@@ -71,17 +66,7 @@ class Precision:
     def of(self, index: int, on_host: Composite | Reason) -> Types:
         """Return the fields of an `OpPlacement` about types.
 
-        Parameters
-        ----------
-        index
-            The binding.
-        on_host
-            Why it is on the host; its composite if it is not.
-
-        Returns
-        -------
-        fields
-            `runs_in`, and the others where the type is wider than the model asks.
+        `on_host`: why it is on the host; its composite if it is not.
         """
         ty = ir.fields(self._bindings[index].var.ty)[0]
         if not isinstance(ty, relax.TensorType) or ty.dtype is None:
@@ -144,7 +129,7 @@ class Precision:
         return []
 
     def _refusal_at(self, ends: Sequence[int]) -> Reason | None:
-        """Return why no composite of quantised tensors ends at one of these places."""
+        """Return why no composite of quantized tensors ends at one of these places."""
         notes = [note for at in ends for note in self._finder.notes.get(at, ())]
         about = (Code.QUANTIZATION, Code.OPTION)
         chosen = [note for note in notes if note.code in about]
@@ -186,7 +171,7 @@ class Precision:
         return False
 
     def _operand_refusal(self, operand: relax.Expr, name: str) -> Reason | None:
-        """Return why an operand is not one of a composite of quantised tensors."""
+        """Return why an operand is not one of a composite of quantized tensors."""
         source = self._source_of(operand)
         if source is not None and (dtype := folded_type(source)):
             why = f"'{name}', a constant of {dtype}, {_COMPUTED}; supported: a dequantize before it"
@@ -252,7 +237,7 @@ class Precision:
         if not computes_quantized(self._table) or not any(entry.quantized for entry in entries):
             names = ", ".join(entry.name for entry in entries) or call.op.name
             return Reason(
-                Code.NO_INTEGER_FORM, f"{names} has no form for quantised tensors in the table"
+                Code.NO_INTEGER_FORM, f"{names} has no form for quantized tensors in the table"
             )
         # Scales are real.
         operands = call.args[:1] if self._op(index) == QUANTIZE else call.args
@@ -270,7 +255,7 @@ class Precision:
         if between:
             why = f"{between} reads its result before that is quantized; {supported}"
             return Reason(Code.QUANTIZATION, why)
-        why = f"no composite pattern of quantised tensors matches here; {supported}"
+        why = f"no composite pattern of quantized tensors matches here; {supported}"
         return Reason(Code.NO_PATTERN, why)
 
     def _reader_of_reals(self, index: int) -> str:

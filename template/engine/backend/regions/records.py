@@ -103,10 +103,7 @@ def _with_names(ops: Sequence[OpPlacement]) -> list[OpPlacement]:
 class Records:
     """The ops of one module, and what the driver declined.
 
-    Parameters
-    ----------
-    mod
-        The canonicalized module.
+    `mod`: the canonicalized module.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
@@ -122,17 +119,7 @@ class Records:
         self._offloaded = self._earlier.offloaded
 
     def enter(self, name: str, body: relax.SeqExpr, bounds: Mapping[str, int]) -> None:
-        """Go on with another function.
-
-        Parameters
-        ----------
-        name
-            Its name.
-        body
-            Its body.
-        bounds
-            The largest value of each symbol, by name.
-        """
+        """Go on with another function."""
         self.function = name
         self._amounts = Amounts(bounds)
         self._symbols.update(bounds)
@@ -140,13 +127,7 @@ class Records:
         self._details = Details(bound_values(body), known)
 
     def report(self) -> Report:
-        """Return the report; ops that an earlier partitioning put on the NPU come first.
-
-        Returns
-        -------
-        report
-            All ops.
-        """
+        """Return the report; ops that an earlier partitioning put on the NPU come first."""
         members: dict[str, list[OpPlacement]] = {}
         for op in self.ops:
             if op.region:
@@ -165,17 +146,7 @@ class Records:
         inputs: Sequence[relax.Expr],
         outputs: Sequence[relax.Var],
     ) -> None:
-        """Record the inputs and outputs of a region.
-
-        Parameters
-        ----------
-        symbol
-            Its name.
-        composites
-            The labels of its composites.
-        inputs, outputs
-            Its inputs and outputs, by their outer names.
-        """
+        """Record the inputs and outputs of a region."""
         borders = [
             tuple(self._border(item) for item in items if isinstance(item.ty, relax.TensorType))
             for items in (inputs, outputs)
@@ -187,18 +158,7 @@ class Records:
         return Border(name, self._details.type_of(expr), self._amounts.bytes_of(expr))
 
     def on_host(self, but: Sequence[str] = ()) -> list[OpPlacement]:
-        """Return the ops on the host that compute something.
-
-        Parameters
-        ----------
-        but
-            Names of ops to leave out.
-
-        Returns
-        -------
-        ops
-            In the order of the model.
-        """
+        """Return the ops on the host that compute something."""
         return [
             item
             for item in self.ops
@@ -208,15 +168,7 @@ class Records:
         ]
 
     def add(self, binding: relax.Binding, where: Where) -> None:
-        """Add an op.
-
-        Parameters
-        ----------
-        binding
-            The binding of a call.
-        where
-            Where it runs.
-        """
+        """Add an op."""
         call = binding.value
         if self.codegen_of(call) == BACKEND:
             return  # A region of an earlier partitioning, which reported its ops.
@@ -243,13 +195,7 @@ class Records:
         )
 
     def add_branch(self, binding: relax.Binding) -> None:
-        """Add the choice of a branch, after the ops of its branches.
-
-        Parameters
-        ----------
-        binding
-            The binding of a `relax.If`.
-        """
+        """Add the choice of a branch, after the ops of its branches."""
         reason = Reason(Code.CONTROL_FLOW, "it chooses a branch, whose own ops are listed apart")
         self.ops.append(
             OpPlacement(
@@ -267,15 +213,7 @@ class Records:
         )
 
     def add_body(self, body: relax.SeqExpr, reason: Reason) -> None:
-        """Add all calls of a body, which stays on the host unchanged.
-
-        Parameters
-        ----------
-        body
-            The body of a function or a branch.
-        reason
-            Why it stays there.
-        """
+        """Add all calls of a body, which stays on the host unchanged."""
         for block in body.blocks:
             for binding in block.bindings:
                 value = binding.value
@@ -289,25 +227,16 @@ class Records:
                     self.add(binding, {"reason": reason})
 
     def add_local(self, function: relax.Function) -> None:
-        """Add the calls in a local function, which stays on the host.
-
-        Parameters
-        ----------
-        function
-            The function.
-        """
+        """Add the calls in a local function, which stays on the host."""
         why = "it is inside a local function; run LambdaLift first"
         self.add_body(function.body, Reason(Code.LOCAL_FUNCTION, why))
 
     def add_decline(self, binding: relax.Binding, reason: str) -> None:
         """Note that the driver declines an op, for `on_decline='error'`.
 
-        Parameters
-        ----------
-        binding
-            The binding of the op; only calls count.
-        reason
-            The driver's sentence; a reason, which is not counted, if the driver was not asked.
+        `binding`: the binding of the op; only calls count.
+        `reason`: the driver's sentence; a reason, which is not counted, if the driver was not
+        asked.
         """
         if isinstance(reason, Reason):
             return
@@ -320,15 +249,7 @@ class Records:
     def no_op(self, call: relax.Call) -> Reason | None:
         """Return why a call of anything but a Relax op stays on the host.
 
-        Parameters
-        ----------
-        call
-            The call.
-
-        Returns
-        -------
-        reason
-            None for a call of a Relax op.
+        None for a call of a Relax op.
         """
         if ir.is_op_call(call):
             name = str(call.op.name)
@@ -351,15 +272,7 @@ class Records:
     def codegen_of(self, call: relax.Call) -> str | None:
         """Return the backend of the called region.
 
-        Parameters
-        ----------
-        call
-            A call.
-
-        Returns
-        -------
-        backend
-            Its name; none if the callee is not a region.
+        Its name; none if the callee is not a region.
         """
         if not isinstance(call.op, relax.GlobalVar):
             return None

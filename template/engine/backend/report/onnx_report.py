@@ -42,32 +42,13 @@ _ELEMENTS = {
 
 
 def require_onnx() -> None:
-    """Refuse to write where the package `onnx` is missing.
-
-    Raises
-    ------
-    ValueError
-        It is not installed.
-    """
+    """Refuse to write where the package `onnx` is missing."""
     if importlib.util.find_spec("onnx") is None:
         raise ValueError("An ONNX file for Netron needs the package onnx: pip install onnx")
 
 
 def write_onnx(report: Report, path: str | PathLike[str]) -> None:
-    """Write a report as an ONNX file.
-
-    Parameters
-    ----------
-    report
-        The report.
-    path
-        The file; an existing one is replaced.
-
-    Raises
-    ------
-    ValueError
-        The package `onnx` is missing, or the file cannot be written; nothing is left of it then.
-    """
+    """Write a report as an ONNX file."""
     require_onnx()
     data = model_of(report).SerializeToString()
     with writing(path) as unfinished:
@@ -77,15 +58,7 @@ def write_onnx(report: Report, path: str | PathLike[str]) -> None:
 def model_of(report: Report) -> ModelProto:
     """Return a report as an ONNX model: a function of ONNX for each region.
 
-    Parameters
-    ----------
-    report
-        The report.
-
-    Returns
-    -------
-    model
-        A `ModelProto`, whose nodes have what the report says of the ops as metadata.
+    A `ModelProto`, whose nodes have what the report says of the ops as metadata.
     """
     from onnx import helper
 
@@ -119,10 +92,7 @@ def _opsets() -> list[OperatorSetIdProto]:
 class _Writer:
     """Makes the parts of the model.
 
-    Parameters
-    ----------
-    report
-        The report.
+    `report`: the report.
     """
 
     def __init__(self, report: Report) -> None:

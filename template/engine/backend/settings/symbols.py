@@ -18,19 +18,7 @@ def symbol_bounds(
 ) -> dict[str, int]:
     """Return the largest value of each symbol in the shapes of a function.
 
-    Parameters
-    ----------
-    function
-        The function.
-    options
-        The options: bounds by name take precedence, the default bound comes last.
-    outer
-        Bounds from the enclosing function.
-
-    Returns
-    -------
-    bounds
-        By the name of the symbol.
+    `options`: the options: bounds by name take precedence, the default bound comes last.
     """
     known = {**outer, **options.symbol_bounds}
     symbols = [
@@ -41,17 +29,6 @@ def symbol_bounds(
 
 
 def known_bounds(function: relax.Function) -> dict[str, int]:
-    """Return the bounds of symbols that a function has among its attributes.
-
-    Parameters
-    ----------
-    function
-        The function.
-
-    Returns
-    -------
-    bounds
-        By the name of the symbol.
-    """
+    """Return the bounds of symbols that a function has among its attributes."""
     bounds = function.attrs.get(BOUNDS_ATTRIBUTE) if function.attrs is not None else None
     return {str(name): int(bound) for name, bound in (bounds or {}).items()}

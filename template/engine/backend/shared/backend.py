@@ -42,19 +42,9 @@ def vendor(module: str, name: str, default: object) -> Any:
 
     No update writes to `vendor/`, so older backends lack names that later releases seed.
 
-    Parameters
-    ----------
-    module
-        The module below `vendor/`.
-    name
-        The name to read.
-    default
-        The value if it is missing.
+    `default`: the value if it is missing.
 
-    Returns
-    -------
-    value
-        The vendor's value, or the default.
+    The vendor's value, or the default.
     """
     try:
         found = _part(f"vendor.{module}")

@@ -19,25 +19,8 @@ Inputs = Mapping[str, tuple[str, Sequence[int | None]]]
 def read_batch(item: object, where: str, inputs: Inputs) -> Batch:
     """Read a batch.
 
-    Parameters
-    ----------
-    item
-        A mapping of names to arrays, a sequence of arrays in the order of the inputs, or the array
-        of a single input.
-    where
-        How errors name it.
-    inputs
-        The inputs of the model.
-
-    Returns
-    -------
-    batch
-        Arrays by name.
-
-    Raises
-    ------
-    ValueError
-        It does not fit the inputs, or has NaN or infinity in it.
+    `item`: A mapping of names to arrays, a sequence of arrays in the order of the inputs, or the
+    array of a single input.
     """
     if hasattr(item, "shape"):
         item = [item]

@@ -15,15 +15,7 @@ FIX_SIZES = (
 def printable(text: str) -> str:
     """Escape what a terminal would interpret: names from files may have anything in them.
 
-    Parameters
-    ----------
-    text
-        A text of one line.
-
-    Returns
-    -------
-    text
-        The text, with control characters, line breaks and marks of direction as Python writes them.
+    The text, with control characters, line breaks and marks of direction as Python writes them.
     """
     if text.isprintable():
         return text
@@ -31,33 +23,14 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Escape what a terminal would interpret, except for line breaks.
-
-    Parameters
-    ----------
-    text
-        A text.
-
-    Returns
-    -------
-    text
-        As `printable` returns each of its lines.
-    """
+    """Escape what a terminal would interpret, except for line breaks."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def last_line(error: Exception | str) -> str:
     """Return the last line of a message, which usually says what is wrong.
 
-    Parameters
-    ----------
-    error
-        An error, or its message.
-
-    Returns
-    -------
-    line
-        The last line that is not empty; of an error without a message, its kind.
+    The last line that is not empty; of an error without a message, its kind.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines:
@@ -66,33 +39,14 @@ def last_line(error: Exception | str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks, for a line of a table: an SDK may write a paragraph.
-
-    Parameters
-    ----------
-    text
-        The text.
-
-    Returns
-    -------
-    line
-        It, with a space for each line break and the spaces around that.
-    """
+    """Return a text without line breaks, for a line of a table: an SDK may write a paragraph."""
     return " ".join(filter(None, map(str.strip, text.splitlines())))
 
 
 def size_text(size: object) -> str:
     """Return a size as its author would write it, such as "n // 2 + 1".
 
-    Parameters
-    ----------
-    size
-        A number or an expression of TVM, whose own text names the type of each number.
-
-    Returns
-    -------
-    text
-        Without types.
+    `size`: A number or an expression of TVM, whose own text names the type of each number.
     """
     return _NUMBER.sub(r"\1", str(getattr(size, "value", size)))
 

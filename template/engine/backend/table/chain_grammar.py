@@ -115,12 +115,8 @@ Node = Input | Number | Step | Either
 class Chain:
     """One of the ways to spell an entry.
 
-    Parameters
-    ----------
-    node
-        The expression, with all spellings equal over the reals.
-    fixed
-        The attributes of the entry that this chain fixes, and their values.
+    `node`: the expression, with all spellings equal over the reals.
+    `fixed`: the attributes of the entry that this chain fixes, and their values.
     """
 
     node: Node
@@ -134,20 +130,7 @@ class Chain:
 def read_all(lines: str | tuple[str, ...], inputs: Sequence[str]) -> tuple[Chain, ...]:
     """Read a chain with and without its optional factor.
 
-    Parameters
-    ----------
-    lines, inputs
-        As of `read`.
-
-    Returns
-    -------
-    chains
-        One, or two if there is such a factor.
-
-    Raises
-    ------
-    ValueError
-        It is not a valid chain.
+    One, or two if there is such a factor.
     """
     given = (lines,) if isinstance(lines, str) else lines
     optional = {match[1] for line in given for match in _OPTIONAL.finditer(line)}
@@ -162,23 +145,8 @@ def read_all(lines: str | tuple[str, ...], inputs: Sequence[str]) -> tuple[Chain
 def read(lines: str | tuple[str, ...], inputs: Sequence[str]) -> Chain:
     """Read a chain without an optional factor.
 
-    Parameters
-    ----------
-    lines
-        The expression, or definitions of names followed by the expression. A name that is defined
-        as a number is an attribute.
-    inputs
-        The names of the tensors; other names that are not defined are attributes.
-
-    Returns
-    -------
-    chain
-        The chain with all its spellings.
-
-    Raises
-    ------
-    ValueError
-        It is not a valid chain.
+    `lines`: the expression, or definitions of names followed by the expression. A name that is
+    defined as a number is an attribute.
     """
     known: dict[str, Node] = {name: Input(name) for name in inputs}
     fixed = {}
@@ -364,54 +332,21 @@ def _multiplied(one: Node, other: Node) -> Iterator[Node]:
 
 
 def count_steps(node: Node) -> int:
-    """Return the number of calls in the plainest spelling.
-
-    Parameters
-    ----------
-    node
-        A chain.
-
-    Returns
-    -------
-    count
-        Their number.
-    """
+    """Return the number of calls in the plainest spelling."""
     if isinstance(node, Either):
         return count_steps(node.options[0])
     return 1 + sum(map(count_steps, node.arguments)) if isinstance(node, Step) else 0
 
 
 def ops_in(node: Node) -> set[str]:
-    """Return the ops of all spellings.
-
-    Parameters
-    ----------
-    node
-        A chain.
-
-    Returns
-    -------
-    ops
-        Their names.
-    """
+    """Return the ops of all spellings."""
     if isinstance(node, Either):
         return set().union(*map(ops_in, node.options))
     return {node.op}.union(*map(ops_in, node.arguments)) if isinstance(node, Step) else set()
 
 
 def attribute_names(node: Node) -> set[str]:
-    """Return the attributes of the entry that a chain uses.
-
-    Parameters
-    ----------
-    node
-        A chain.
-
-    Returns
-    -------
-    names
-        Their names.
-    """
+    """Return the attributes of the entry that a chain uses."""
     written = _written(node)
     if isinstance(written, Number):
         return {written.attribute} - {""}
@@ -423,18 +358,7 @@ def attribute_names(node: Node) -> set[str]:
 
 @cache
 def needed_ops(node: Node) -> frozenset[str]:
-    """Return the ops that each spelling of a chain contains.
-
-    Parameters
-    ----------
-    node
-        A chain.
-
-    Returns
-    -------
-    ops
-        Their names.
-    """
+    """Return the ops that each spelling of a chain contains."""
     if isinstance(node, Either):
         return frozenset.intersection(*map(needed_ops, node.options))
     if isinstance(node, Step):
@@ -443,38 +367,14 @@ def needed_ops(node: Node) -> frozenset[str]:
 
 
 def heads(node: Node) -> set[str]:
-    """Return the ops that a chain may end in.
-
-    Parameters
-    ----------
-    node
-        A chain.
-
-    Returns
-    -------
-    ops
-        Their names.
-    """
+    """Return the ops that a chain may end in."""
     if isinstance(node, Either):
         return {name for option in node.options for name in heads(option)}
     return {node.op} if isinstance(node, Step) else set()
 
 
 def same_value(given: object, value: Any, precision: float = PRECISION) -> bool:
-    """Whether two attributes are equal, numbers up to rounding.
-
-    Parameters
-    ----------
-    given, value
-        The attributes.
-    precision
-        The relative tolerance for numbers.
-
-    Returns
-    -------
-    same
-        Whether they are equal.
-    """
+    """Whether two attributes are equal, numbers up to rounding."""
     if isinstance(given, bool) or not isinstance(given, int | float):
         return bool(given == value)
     return math.isclose(given, value, rel_tol=precision)

@@ -43,18 +43,8 @@ _PRECISION = {"float16": 1e-3}
 def call_pattern(op: str, *arguments: DFPattern) -> DFPattern:
     """Return a pattern for a call of a Relax op.
 
-    Parameters
-    ----------
-    op
-        Its name.
-    arguments
-        The patterns of its first arguments; it matches any others.
-
-    Returns
-    -------
-    pattern
-        The pattern, without the constraints between producer and user that `PatternContext` reads:
-        matching one expression ignores them, and they take most of the time to make a pattern.
+    The pattern, without the constraints between producer and user that `PatternContext` reads:
+    matching one expression ignores them, and they take most of the time to make a pattern.
     """
     return _op_pattern(op)(*arguments, varg_default_wildcard=True, add_constraint=False)
 
@@ -63,20 +53,7 @@ _op_pattern = cache(is_op)
 
 
 def pattern(node: Node, inputs: Mapping[str, DFPattern]) -> DFPattern:
-    """Return a TVM pattern for a chain; it matches any constant.
-
-    Parameters
-    ----------
-    node
-        The chain.
-    inputs
-        The patterns of its inputs.
-
-    Returns
-    -------
-    pattern
-        The pattern; `find` checks the constants.
-    """
+    """Return a TVM pattern for a chain; it matches any constant."""
     made: dict[Node, DFPattern] = {}
 
     def make(node: Node) -> DFPattern:
@@ -101,14 +78,9 @@ def pattern(node: Node, inputs: Mapping[str, DFPattern]) -> DFPattern:
 class Found:
     """A match of a chain in a model.
 
-    Parameters
-    ----------
-    inputs
-        Its tensors, by name.
-    attributes
-        Its numbers and other values, by name.
-    calls
-        Its calls, the last one first, by the variables that they are bound to.
+    `inputs`: its tensors, by name.
+    `attributes`: its numbers and other values, by name.
+    `calls`: its calls, the last one first, by the variables that they are bound to.
     """
 
     inputs: dict[str, relax.Expr] = field(default_factory=dict)
@@ -117,22 +89,7 @@ class Found:
 
 
 def find(chain: Chain, var: relax.Var, values: Values) -> Iterator[Found]:
-    """Find the matches of a chain that end in a variable.
-
-    Parameters
-    ----------
-    chain
-        The chain.
-    var
-        The variable.
-    values
-        The values of variables.
-
-    Yields
-    ------
-    found
-        Inputs and attributes; the limits of the table are not checked here.
-    """
+    """Find the matches of a chain that end in a variable."""
     yield from _find(chain.node, var, values, Found(attributes=dict(chain.fixed)))
 
 
@@ -196,15 +153,7 @@ def _are_same_reals(one: relax.Expr, other: relax.Expr, values: Values) -> bool:
 def transposed_axes(value: relax.Expr) -> list[int]:
     """Return the axes of a transposition.
 
-    Parameters
-    ----------
-    value
-        A value.
-
-    Returns
-    -------
-    axes
-        Non-negative numbers; none if the value is not a transposition.
+    Non-negative numbers; none if the value is not a transposition.
     """
     if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.permute_dims":
         return []
@@ -214,20 +163,7 @@ def transposed_axes(value: relax.Expr) -> list[int]:
 
 
 def in_rank(value: object, rank: int) -> Any:
-    """Expand `...` in axes to the axes that stay; return other values unchanged.
-
-    Parameters
-    ----------
-    value
-        An attribute of a call.
-    rank
-        The rank of its first argument.
-
-    Returns
-    -------
-    value
-        Non-negative axes for values such as `SWAP`.
-    """
+    """Expand `...` in axes to the axes that stay; return other values unchanged."""
     if not isinstance(value, tuple) or ... not in value:
         return value
     moved = [axis for axis in value if axis is not ...]
@@ -275,35 +211,14 @@ def _bind(
 
 
 def chains_of(op: Op) -> tuple[Chain, ...]:
-    """Return the chains of an entry, the longest first.
-
-    Parameters
-    ----------
-    op
-        The entry.
-
-    Returns
-    -------
-    chains
-        As `read` returns them.
-    """
+    """Return the chains of an entry, the longest first."""
     return _chains(op.chains, tuple(item.name for item in op.inputs))
 
 
 def ops_left_by_folding(op: Op, constants: Collection[str]) -> set[str]:
     """Return the ops that a chain becomes where folding computes a part of it.
 
-    Parameters
-    ----------
-    op
-        An entry with chains.
-    constants
-        The names of those inputs that are constants.
-
-    Returns
-    -------
-    ops
-        The Relax ops; none if nothing is folded, or all of it.
+    The Relax ops; none if nothing is folded, or all of it.
     """
     left = set()
     folded = False
@@ -328,22 +243,7 @@ def ops_left_by_folding(op: Op, constants: Collection[str]) -> set[str]:
 def wholes_of(
     chains: Mapping[str, Any], ends: Sequence[relax.Var], values: Values
 ) -> dict[relax.Var, str]:
-    """Return the ops whose chains are in a model, for the variables of all their calls.
-
-    Parameters
-    ----------
-    chains
-        The names of the inputs, and the texts of the chains, by name of op.
-    ends
-        The variables in which chains may end.
-    values
-        The values of variables.
-
-    Returns
-    -------
-    wholes
-        The op with the longest chain that a variable is part of.
-    """
+    """Return the ops whose chains are in a model, for the variables of all their calls."""
     every = [(chain, op) for op, given in chains.items() for chain in _chains(given[1], given[0])]
     wholes: dict[relax.Var, str] = {}
     for chain, op in sorted(every, key=lambda item: count_steps(item[0].node)):
@@ -367,28 +267,7 @@ def build(
     emit: Callable[[relax.Expr], relax.Var],
     pick: Callable[[Sequence[Node]], Node] = lambda options: options[0],
 ) -> relax.Expr:
-    """Build a chain in a model.
-
-    Parameters
-    ----------
-    node
-        The chain.
-    inputs
-        Expressions for its inputs.
-    attributes
-        Values of its attributes.
-    dtype
-        The element type of its numbers.
-    emit
-        Binds a call, and returns the variable.
-    pick
-        Chooses a spelling.
-
-    Returns
-    -------
-    expr
-        The result.
-    """
+    """Build a chain in a model."""
 
     def value_of(number: Number) -> Any:
         if not number.attribute:
@@ -428,24 +307,7 @@ def build(
 def attributes_in(
     step: Step, value_of: Callable[[Number], Any], data: relax.Expr, dtype: str
 ) -> dict[str, object]:
-    """Return the attributes of a call of a chain.
-
-    Parameters
-    ----------
-    step
-        The call in the chain.
-    value_of
-        Returns the value of a number.
-    data
-        The first argument.
-    dtype
-        The element type of the inputs.
-
-    Returns
-    -------
-    attributes
-        Plain values, by name.
-    """
+    """Return the attributes of a call of a chain."""
 
     def plain(value: object) -> Any:
         if isinstance(value, Number):
@@ -456,16 +318,5 @@ def attributes_in(
 
 
 def function_of(op: str) -> Callable[..., relax.Call]:
-    """Return the TVM function that builds a call.
-
-    Parameters
-    ----------
-    op
-        The Relax op.
-
-    Returns
-    -------
-    function
-        Such as `relax.op.nn.relu` for "relax.nn.relu".
-    """
+    """Return the TVM function that builds a call."""
     return attrgetter(op.removeprefix("relax."))(relax.op)  # type: ignore[no-any-return]

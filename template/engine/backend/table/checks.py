@@ -27,25 +27,10 @@ def check(
 ) -> tuple[int, Reason | None]:
     """Check a call against one entry.
 
-    Parameters
-    ----------
-    entry
-        The entry.
-    tensors, attributes
-        The call's arguments and attributes.
-    ty
-        The type of its result.
-    values
-        The values of variables.
-    bind_constants
-        Whether constants become part of the program.
-    symbols
-        Whether sizes may be symbolic.
+    `bind_constants`: whether constants become part of the program.
+    `symbols`: whether sizes may be symbolic.
 
-    Returns
-    -------
-    stage, reason
-        How far the call matches, from 0 to 4, and a sentence; none if it matches entirely.
+    How far the call matches, from 0 to 4, and a sentence; none if it matches entirely.
     """
 
     def no(stage: int, code: Code, why: str) -> tuple[int, Reason]:
@@ -139,20 +124,7 @@ def check(
 
 
 def misfits(entry: Op, attributes: Mapping[str, object]) -> int:
-    """Return how many attributes of a call do not suit an entry, whatever its tensors are.
-
-    Parameters
-    ----------
-    entry
-        The entry.
-    attributes
-        The attributes of the call.
-
-    Returns
-    -------
-    count
-        Without axes, whose range depends on the tensors.
-    """
+    """Return how many attributes of a call do not suit an entry, whatever its tensors are."""
     return sum(
         name not in entry.attributes or not _accepts(entry.attributes[name], value, None)
         for name, value in attributes.items()

@@ -25,42 +25,13 @@ _ARITHMETIC = (
 
 
 def count(formula: str, names: Mapping[str, object]) -> int:
-    """Evaluate a formula.
-
-    Parameters
-    ----------
-    formula
-        An expression as in `Op.operations`.
-    names
-        The shapes and the attributes in it.
-
-    Returns
-    -------
-    number
-        Its value.
-    """
+    """Evaluate a formula."""
     # The functions come last: an attribute may be called `max`.
     return int(eval(_read(formula)[0], {"__builtins__": {}}, {**names, **FUNCTIONS}))
 
 
 def names_in(formula: object) -> frozenset[str]:
-    """Return the shapes and the attributes that a formula needs.
-
-    Parameters
-    ----------
-    formula
-        An expression as in `Op.operations`.
-
-    Returns
-    -------
-    names
-        Their names.
-
-    Raises
-    ------
-    ValueError
-        It is not a formula; the message quotes the wrong part.
-    """
+    """Return the shapes and the attributes that a formula needs."""
     return _read(str(formula))[1]
 
 

@@ -26,29 +26,7 @@ class Excluded(Exception):
 
 
 def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
-    """Narrow an op to a chip.
-
-    Parameters
-    ----------
-    op
-        The engine's entry.
-    chip
-        The limits of all ops.
-    limits
-        The limits of this op.
-
-    Returns
-    -------
-    op
-        The entry, narrowed.
-
-    Raises
-    ------
-    ValueError
-        The limits name something that the op lacks, or exclude all of it.
-    Excluded
-        The limits of all ops exclude it.
-    """
+    """Narrow an op to a chip."""
     known = {item.name: item for item in op.inputs}
     for name in limits.inputs:
         if name not in known:
@@ -199,18 +177,7 @@ def _lacks(op: Op, what: str, words: str, own: Iterable[object], has: Iterable[o
 
 
 def text_of(op: Op) -> str:
-    """Return the line of `vendor/capabilities.py` that records the limits of an op.
-
-    Parameters
-    ----------
-    op
-        The entry.
-
-    Returns
-    -------
-    text
-        Python, to be pasted into `LIMITS`.
-    """
+    """Return the line of `vendor/capabilities.py` that records the limits of an op."""
     fields: dict[str, str] = {}
     for item in op.inputs:
         given = [repr(item.dtypes)] if item.dtypes else []

@@ -56,7 +56,7 @@ class Accumulated:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Each element, of a quantised type, is at most this many steps off.
+    """Each element, of a quantized type, is at most this many steps off.
 
     Parameters
     ----------

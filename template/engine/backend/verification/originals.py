@@ -41,18 +41,11 @@ _INTERPRETERS = (
 class Original:
     """A model with the framework that runs it.
 
-    Parameters
-    ----------
-    framework
-        Its name and version.
-    results
-        The names of the results; none if they are not known.
-    imported
-        Reads the model as the commands do.
-    execute
-        Runs the model; takes arrays in the order of its inputs.
-    dtype
-        "bfloat16" if the framework computes in it, whatever type stands for it here.
+    `framework`: its name and version.
+    `results`: the names of the results; none if they are not known.
+    `imported`: reads the model as the commands do.
+    `execute`: runs the model; takes arrays in the order of its inputs.
+    `dtype`: "bfloat16" if the framework computes in it, whatever type stands for it here.
     """
 
     framework: str
@@ -62,23 +55,7 @@ class Original:
     dtype: str = ""
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """Run it.
-
-        Parameters
-        ----------
-        inputs
-            Arrays in the order of the model's inputs.
-
-        Returns
-        -------
-        results
-            Arrays in the order of the model's results.
-
-        Raises
-        ------
-        RuntimeError
-            The framework cannot run it, or not on these inputs.
-        """
+        """Run it."""
         try:
             with quiet():
                 return self.execute(inputs)
@@ -91,23 +68,8 @@ class Original:
 def original_of(model: object) -> Original:
     """Return a model with the framework that runs it.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto`, a `torch.export.ExportedProgram`, or a TFLite model: the path of its
-        file, its bytes, or a `tflite.Model`.
-
-    Returns
-    -------
-    original
-        The model, not run yet.
-
-    Raises
-    ------
-    ImportError
-        The framework is not installed; the message says how to install it.
-    ValueError
-        The model is of another kind.
+    `model`: an `onnx.ModelProto`, a `torch.export.ExportedProgram`, or a TFLite model: the path of
+    its file, its bytes, or a `tflite.Model`.
     """
     if hasattr(model, "graph_signature"):
         import torch
@@ -178,7 +140,7 @@ def _onnx_evaluator(model: ModelProto) -> Iterator[Callable[..., Any]]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # Its optimizations round quantised models differently than the standard says.
+    # Its optimizations round quantized models differently than the standard says.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     providers = ["CPUExecutionProvider"]
@@ -269,19 +231,7 @@ def run_tflite(
 ) -> list[Array]:
     """Run a TFLite model.
 
-    Parameters
-    ----------
-    interpreter
-        Makes the interpreter.
-    content
-        The bytes of the file.
-    inputs
-        Arrays in the order of the model's inputs.
-
-    Returns
-    -------
-    results
-        Arrays in the order of the model's results.
+    `content`: the bytes of the file.
     """
     machine = interpreter(model_content=content, num_threads=1)
     details = machine.get_input_details()

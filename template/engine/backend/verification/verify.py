@@ -27,8 +27,8 @@ from ..shared.problem import Problem
 from ..table.judging import judge
 from .originals import Original, original_of
 
-QUANTISED = 0.02
-"""The allowed error of a quantised model, as a part of the range of a result; at least one step."""
+QUANTIZED = 0.02
+"""The allowed error of a quantized model, as a part of the range of a result; at least one step."""
 _BY_TYPE = {"bfloat16": 0.08, "float16": 0.01}
 _USUAL = 1e-4
 _OF_STEPS = ("int8", "uint8", "int16", "uint16")
@@ -66,7 +66,7 @@ def verify(
     tolerance
         The allowed error of floats, as a part of the largest value of the result, which counts as
         0.01 if it is smaller. By default 1e-4,
-        or 0.01 and 0.08 in a model that computes in float16 and bfloat16, and 0.02 in a quantised
+        or 0.01 and 0.08 in a model that computes in float16 and bfloat16, and 0.02 in a quantized
         one, whose 8-bit and 16-bit results may differ by as much, and by at least one step. Other
         integers must be equal.
     target
@@ -125,17 +125,8 @@ def _inputs(
 def described(given: str, seed: int) -> str:
     """Say what the inputs are.
 
-    Parameters
-    ----------
-    given
-        What they are if they are not random, else "".
-    seed
-        The seed if they are.
-
-    Returns
-    -------
-    text
-        A part of a sentence.
+    `given`: what they are if they are not random, else "".
+    `seed`: the seed if they are.
     """
     return given or f"random inputs, seed {seed}"
 
@@ -150,36 +141,13 @@ def check(
 ) -> Verification:
     """Run the original, and compare the results of the compiled model with its own.
 
-    Parameters
-    ----------
-    original
-        The model with its framework.
-    mod
-        What was imported, before any pass: its types say how exact results can be.
-    inputs
-        Arrays in the order of the model's inputs.
-    results
-        What the compiled model returned.
-    told
-        What the inputs are, as a part of a sentence.
-    tolerance
-        As for `verify`.
-
-    Returns
-    -------
-    verification
-        How far each result is from the original's.
-
-    Raises
-    ------
-    RuntimeError
-        The framework cannot run the model, or not on these inputs.
+    `mod`: what was imported, before any pass: its types say how exact results can be.
     """
     expected = original.run(inputs)
     if len(expected) != len(results):
         wrong = f"there are {len(results)} results instead of {len(expected)}"
         return Verification(original.framework, told, (), wrong)
-    share, is_quantised = _exactness(mod)
+    share, is_quantized = _exactness(mod)
     share = max(share, _BY_TYPE.get(original.dtype, 0))
     if tolerance is not None:
         share = tolerance
@@ -193,16 +161,16 @@ def check(
             for mine, right in zip(results, expected, strict=True)
         ]
     checks = [
-        _check(name, right, mine, share, is_quantised)
+        _check(name, right, mine, share, is_quantized)
         for name, right, mine in zip(names, expected, results, strict=True)
     ]
     return Verification(original.framework, told, tuple(checks))
 
 
 def _exactness(mod: tvm.IRModule) -> tuple[float, bool]:
-    """Return the allowed error as a part of the range, and whether the model is quantised."""
+    """Return the allowed error as a part of the range, and whether the model is quantized."""
     dtypes: set[str] = set()
-    is_quantised = False
+    is_quantized = False
     for _, function in mod.functions_items():
         if is_opaque(function):
             continue
@@ -211,13 +179,13 @@ def _exactness(mod: tvm.IRModule) -> tuple[float, bool]:
             name, dtype = op_name(value), str(getattr(var.ty, "dtype", ""))
             dtypes.add(dtype)
             is_small = dtype in _OF_STEPS and name == "relax.astype"
-            is_quantised |= name == QUANTIZE or (is_small and _is_float(value.args[0].ty.dtype))
+            is_quantized |= name == QUANTIZE or (is_small and _is_float(value.args[0].ty.dtype))
         dtypes.update(str(getattr(param.ty, "dtype", "")) for param in function.params)
     allowed = [share for dtype, share in _BY_TYPE.items() if dtype in dtypes]
-    return max([*allowed, QUANTISED if is_quantised else _USUAL]), is_quantised
+    return max([*allowed, QUANTIZED if is_quantized else _USUAL]), is_quantized
 
 
-def _check(name: str, right: Array, mine: Array, share: float, is_quantised: bool) -> ResultCheck:
+def _check(name: str, right: Array, mine: Array, share: float, is_quantized: bool) -> ResultCheck:
     dtype, shape = str(right.dtype), right.shape
     # NumPy's own types lack bfloat16, as which PyTorch's results do not arrive either.
     if mine.dtype.name == "bfloat16":
@@ -229,7 +197,7 @@ def _check(name: str, right: Array, mine: Array, share: float, is_quantised: boo
         allowed = max(share * largest, share * _LEAST, _SMALLEST)
         if largest <= allowed:
             remark = "has no value that is larger than what is allowed, so that this says little"
-    elif is_quantised and dtype in _OF_STEPS:
+    elif is_quantized and dtype in _OF_STEPS:
         allowed = 1.0
         if right.size:
             allowed = max(allowed, share * (float(right.max()) - float(right.min())))

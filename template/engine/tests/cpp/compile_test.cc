@@ -800,7 +800,7 @@ TEST(ReduceOfIntegersOnMachinesOfManySizes) {
 }
 
 /*! \brief A bias, a multiplier for each channel, a zero point and a range of int8. */
-Vector Requantise(npu_tensor bias, npu_tensor multiplier) {
+Vector Requantize(npu_tensor bias, npu_tensor multiplier) {
   Vector vector = Combine(NPU_VECTOR_ADD, -1, bias);
   vector.inputs.push_back(multiplier);
   vector.instructions.push_back({NPU_VECTOR_LOAD, 2, 0, 0, 0});
@@ -822,7 +822,7 @@ TEST(ProductsOfIntegersOnMachinesOfManySizes) {
     npu_tensor x = model.Input({40, 301}, left);
     npu_tensor w = model.Integers({301, 56}, right, 0, 100);
     npu_tensor y = model.Input({301, 56}, right);
-    Vector requantise = Requantise(model.Integers({56}, NPU_INT32, -9999, 9999),
+    Vector requantize = Requantize(model.Integers({56}, NPU_INT32, -9999, 9999),
                                    model.Integers({56}, NPU_INT32, 1 << 28, 1 << 30));
     npu_matmul op = {};
     op.a = x;
@@ -830,7 +830,7 @@ TEST(ProductsOfIntegersOnMachinesOfManySizes) {
     op.a_zero_point = 7;
     op.b_zero_point = 100;
     op.out = model.Result({40, 56}, NPU_INT8);
-    model.graph.MarkOutput(model.Add(op, requantise));
+    model.graph.MarkOutput(model.Add(op, requantize));
     op.b = y;
     op.out = model.Result({40, 56}, emulator::AccumulatorOf(left));
     model.graph.MarkOutput(model.Add(op));
@@ -853,9 +853,9 @@ TEST(ProductsOfTwoInt16OnMachinesOfManySizes) {
          {model.Integers(right, NPU_INT16, -32768, 32767), model.Input(right, NPU_INT16)}) {
       op.b = b;
       op.out = model.Result({40, 56}, NPU_INT16);
-      Vector requantise = Requantise(model.Integers({56}, NPU_INT64, -9999, 9999),
+      Vector requantize = Requantize(model.Integers({56}, NPU_INT64, -9999, 9999),
                                      model.Integers({56}, NPU_INT32, 1 << 13, 1 << 14));
-      model.graph.MarkOutput(model.Add(op, requantise));
+      model.graph.MarkOutput(model.Add(op, requantize));
       op.out = model.Result({40, 56}, NPU_INT64);
       model.graph.MarkOutput(model.Add(op));
     }
@@ -966,9 +966,9 @@ TEST(ConvolutionsOfIntegersOnMachinesOfManySizes) {
         op.strides[i] = 2;
         op.dilations[i] = op.pads_begin[i] = op.pads_end[i] = 1;
       }
-      Vector requantise = Requantise(model.Integers({16, 1, 1}, NPU_INT32, -9999, 9999),
+      Vector requantize = Requantize(model.Integers({16, 1, 1}, NPU_INT32, -9999, 9999),
                                      model.Integers({16, 1, 1}, NPU_INT32, 1 << 28, 1 << 30));
-      npu_tensor first = model.Add(op, requantise);
+      npu_tensor first = model.Add(op, requantize);
       npu_lookup lookup = {0, first, model.Integers({256}, NPU_UINT8, 0, 255),
                            model.Result({2, 16, 7, 6}, NPU_UINT8)};
       op.data = model.Add(lookup);

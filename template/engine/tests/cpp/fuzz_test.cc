@@ -231,11 +231,11 @@ std::string Rows() {
   return builder.Finish();
 }
 
-/*! \brief Integers: products with a bias, requantised, and a table. */
+/*! \brief Integers: products with a bias, requantized, and a table. */
 std::string Integers(const char* scratchpad_bytes) {
   Builder builder(scratchpad_bytes);
   builder.Symbol(3);
-  const npu_vector_instruction requantise[] = {
+  const npu_vector_instruction requantize[] = {
       {NPU_VECTOR_LOAD, 0, 0, 0, 0},     {NPU_VECTOR_LOAD, 1, 0, 0, 0},
       {NPU_VECTOR_ADD, 0, 1, 0, 0},      {NPU_VECTOR_LOAD, 2, 0, 0, 0},
       {NPU_VECTOR_CONSTANT, 0, 0, 0, 8}, {NPU_VECTOR_RESCALE, 2, 3, 4, NPU_ROUND_HALF_EVEN}};
@@ -255,7 +255,7 @@ std::string Integers(const char* scratchpad_bytes) {
     convolution.pads_begin[i] = convolution.pads_end[i] = 1;
   }
   std::vector<npu_tensor> inputs = parameters({4, 1, 1});
-  npu_vector_program program = {sizeof(program), 6, requantise, inputs.data(), 3, 0, nullptr};
+  npu_vector_program program = {sizeof(program), 6, requantize, inputs.data(), 3, 0, nullptr};
   convolution.epilogue = &program;
   npu_matmul matmul = {};
   matmul.a = builder.Add(convolution, &npu_build_api::add_convolution);

@@ -1621,11 +1621,11 @@ class SoftmaxKernels : public RowKernels {
   }
 };
 
-// A normalisation. Parameters are for all elements of a row, or for each index of its first
+// A normalization. Parameters are for all elements of a row, or for each index of its first
 // dimension.
-class NormalisationKernels : public RowKernels {
+class NormalizationKernels : public RowKernels {
  public:
-  NormalisationKernels(const Tensor& x, int dimensions, bool by_element, bool in_place)
+  NormalizationKernels(const Tensor& x, int dimensions, bool by_element, bool in_place)
       : RowKernels(x, dimensions) {
     Shape shape(static_cast<size_t>(data_.rank), 1);
     for (int d = data_.rank - dimensions; d < data_.rank; ++d) {
@@ -1733,15 +1733,15 @@ TEST(row_steps) {
     CheckRowKernels<SoftmaxKernels>(run, x, dimensions, log, in_place);
     expected = 3;
     const bool by_element = random.Chance(50);
-    CheckRowKernels<NormalisationKernels>(run, x, dimensions, by_element, in_place);
-    auto run_last = [](NormalisationKernels* each, NormalisationKernels* together,
+    CheckRowKernels<NormalizationKernels>(run, x, dimensions, by_element, in_place);
+    auto run_last = [](NormalizationKernels* each, NormalizationKernels* together,
                        const KernelContext& context) {
       each->RunEach(0, 3, context);
       together->RunEach(0, 3, context);
       each->RunOperations(context);
-      CHECK(Normalise(together->fourth, context));
+      CHECK(Normalize(together->fourth, context));
     };
-    CheckRowKernels<NormalisationKernels>(run_last, x, dimensions, by_element, in_place);
+    CheckRowKernels<NormalizationKernels>(run_last, x, dimensions, by_element, in_place);
   }
 }
 
@@ -1785,24 +1785,24 @@ TEST(row_steps_are_told_from_others) {
            }),
            3);
 
-  auto normalisation = DoneAfter<NormalisationKernels>;
-  CHECK_EQ(normalisation([](RowKernels*) {}), 3);
-  CHECK_EQ(normalisation([](RowKernels* k) { k->first.kind = NPU_REDUCE_SUM; }), 0);
-  CHECK_EQ(normalisation([](RowKernels* k) { k->third.kind = NPU_REDUCE_SUM; }), 0);
-  CHECK_EQ(normalisation([](RowKernels* k) { SetOpcode(k->second.program, 3, NPU_VECTOR_ADD); }),
+  auto normalization = DoneAfter<NormalizationKernels>;
+  CHECK_EQ(normalization([](RowKernels*) {}), 3);
+  CHECK_EQ(normalization([](RowKernels* k) { k->first.kind = NPU_REDUCE_SUM; }), 0);
+  CHECK_EQ(normalization([](RowKernels* k) { k->third.kind = NPU_REDUCE_SUM; }), 0);
+  CHECK_EQ(normalization([](RowKernels* k) { SetOpcode(k->second.program, 3, NPU_VECTOR_ADD); }),
            0);
   // Squares in place of the data, which is read again; the factor in place of the mean.
-  CHECK_EQ(normalisation([](RowKernels* k) { k->second.out = k->third.data = k->first.data; }), 0);
-  CHECK_EQ(normalisation([](RowKernels* k) { k->third.out = k->first.out; }), 0);
+  CHECK_EQ(normalization([](RowKernels* k) { k->second.out = k->third.data = k->first.data; }), 0);
+  CHECK_EQ(normalization([](RowKernels* k) { k->third.out = k->first.out; }), 0);
 }
 
-TEST(last_step_of_normalisation_is_told_from_others) {
+TEST(last_step_of_normalization_is_told_from_others) {
   auto matches = [](const auto& change) {
     Random random(35);
     Tensor x(&random, {4, 50}, NPU_FLOAT32, Values::kReal);
-    NormalisationKernels kernels(x, 1, /*by_element=*/true, /*in_place=*/false);
+    NormalizationKernels kernels(x, 1, /*by_element=*/true, /*in_place=*/false);
     change(&kernels.fourth.program);
-    return Normalise(kernels.fourth, KernelContext());
+    return Normalize(kernels.fourth, KernelContext());
   };
   auto input = [](VectorProgram* program, int number) {
     return const_cast<TensorView*>(program->inputs) + number;

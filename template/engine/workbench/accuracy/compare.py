@@ -34,7 +34,7 @@ def accuracy_report(
     options: Source = None,
     **settings: object,
 ) -> AccuracyReport:
-    """Compare a quantised model with the float model that it was made from.
+    """Compare a quantized model with the float model that it was made from.
 
     Each layer runs on this backend with the float model's values as its inputs, so that errors do
     not accumulate; the whole model runs unchanged. The float model runs on the host, with TVM's own

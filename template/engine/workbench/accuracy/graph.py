@@ -14,23 +14,14 @@ from ...backend.passes.rewriting import is_call_of, op_name
 from ...backend.regions import ir
 
 Pairs = dict[relax.Var, relax.Var]
-"""The float model's value for values of the quantised one."""
+"""The float model's value for values of the quantized one."""
 
 
 class Graph:
     """The function `main` of a model, without aliases of other values.
 
-    Parameters
-    ----------
-    mod
-        The model.
-    what
-        Its name in messages.
-
-    Raises
-    ------
-    ValueError
-        The model has no `main`, or something other than calls in it.
+    `mod`: the model.
+    `what`: its name in messages.
     """
 
     def __init__(self, mod: tvm.IRModule, what: str) -> None:
@@ -100,20 +91,7 @@ class Graph:
                 del self.values[var]
 
     def add(self, name: str, call: relax.Call) -> relax.Var:
-        """Add a value.
-
-        Parameters
-        ----------
-        name
-            Its name.
-        call
-            A call on values of the model.
-
-        Returns
-        -------
-        var
-            The variable.
-        """
+        """Add a value."""
         call = relax.BlockBuilder().normalize(call)
         var = relax.Var(name, call.ty)
         self.values[var] = call
@@ -121,32 +99,13 @@ class Graph:
         return var
 
     def is_constant(self, expr: relax.Expr) -> bool:
-        """Whether a value does not depend on the inputs.
-
-        Parameters
-        ----------
-        expr
-            An argument of a call, or a result.
-
-        Returns
-        -------
-        answer
-            True if it does not.
-        """
+        """Whether a value does not depend on the inputs."""
         return self.constants.issuperset(ir.operands(expr))
 
     def value(self, expr: relax.Expr) -> relax.Expr | None:
         """Return the call that computes a value.
 
-        Parameters
-        ----------
-        expr
-            An argument of a call, or a result.
-
-        Returns
-        -------
-        value
-            A call, or None.
+        A call, or None.
         """
         return self.values.get(expr) if isinstance(expr, relax.Var) else None
 
@@ -154,16 +113,6 @@ class Graph:
         """Return the value that integers represent, and whether quantization limits it.
 
         A cast between types of real numbers represents the same value.
-
-        Parameters
-        ----------
-        expr
-            An argument of a call, or a result.
-
-        Returns
-        -------
-        origin, limited
-            The original value, and whether a quantize or a clip limits it.
         """
         limited = False
         while (value := self.value(expr)) is not None:
@@ -178,17 +127,7 @@ class Graph:
     def real_number(self, data: relax.Expr, number: Any) -> Any:
         """Return the real number that a number among integers stands for.
 
-        Parameters
-        ----------
-        data
-            The tensor that it is put into, such as one that is padded.
-        number
-            The number.
-
-        Returns
-        -------
-        number
-            The same one if the tensor has real numbers, or its scale is unknown.
+        The same one if the tensor has real numbers, or its scale is unknown.
         """
         while "int" in str(getattr(data.ty, "dtype", "int")):
             value = self.value(data)
@@ -207,18 +146,7 @@ class Graph:
         return number
 
     def describe(self, expr: relax.Expr) -> str:
-        """Return the name and the op of a value, for messages.
-
-        Parameters
-        ----------
-        expr
-            An argument of a call, or a result.
-
-        Returns
-        -------
-        text
-            Such as "'lv3' (conv2d)".
-        """
+        """Return the name and the op of a value, for messages."""
         if not isinstance(expr, relax.Var):
             return "a constant" if isinstance(expr, Constant) else "a tuple"
         what = "an input" if expr in self.params else self._op(self.values.get(expr))
@@ -235,16 +163,5 @@ def _is_integer(expr: relax.Expr) -> bool:
 
 
 def is_real(expr: relax.Expr) -> bool:
-    """Whether a tensor is of real numbers.
-
-    Parameters
-    ----------
-    expr
-        Any expression.
-
-    Returns
-    -------
-    answer
-        True if it is.
-    """
+    """Whether a tensor is of real numbers."""
     return "float" in str(getattr(expr.ty, "dtype", ""))

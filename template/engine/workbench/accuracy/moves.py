@@ -29,12 +29,8 @@ _MOVES = MOVED.difference((*CHOSEN, "relax.nn.batch_flatten"))
 class View:
     """Elements of a value.
 
-    Parameters
-    ----------
-    expr
-        The value.
-    places
-        Those of its elements, in order; none for all of them as they are.
+    `expr`: the value.
+    `places`: those of its elements, in order; none for all of them as they are.
     """
 
     expr: relax.Expr
@@ -43,15 +39,7 @@ class View:
     def at(self, places: Places | None) -> View:
         """Return some of these elements.
 
-        Parameters
-        ----------
-        places
-            Which ones, or none for all.
-
-        Returns
-        -------
-        view
-            Of the same value.
+        `places`: which ones, or none for all.
         """
         if places is None:
             return self
@@ -61,15 +49,7 @@ class View:
 def shape_of(expr: relax.Expr) -> tuple[int, ...] | None:
     """Return the sizes of a tensor.
 
-    Parameters
-    ----------
-    expr
-        Any expression.
-
-    Returns
-    -------
-    shape
-        None if they are unknown.
+    None if they are unknown.
     """
     known = fixed_shape(expr.ty)
     return None if known is None else known[1]
@@ -78,17 +58,7 @@ def shape_of(expr: relax.Expr) -> tuple[int, ...] | None:
 def source_of(graph: Graph, value: relax.Expr | None) -> relax.Expr | None:
     """Return the value whose elements a call moves.
 
-    Parameters
-    ----------
-    graph
-        The model.
-    value
-        The value of a variable.
-
-    Returns
-    -------
-    source
-        None if the call computes something, or moves elements to places that inputs decide.
+    None if the call computes something, or moves elements to places that inputs decide.
     """
     call = _call_of(graph, value)
     if call is None or not all(graph.is_constant(item) for item in call.args[1:]):
@@ -106,17 +76,7 @@ def _call_of(graph: Graph, value: relax.Expr | None) -> relax.Call | None:
 def unmoved(graph: Graph, view: View) -> View:
     """Return the same elements as those of the value that they were moved from.
 
-    Parameters
-    ----------
-    graph
-        The model.
-    view
-        Elements of one of its values.
-
-    Returns
-    -------
-    view
-        Elements of a value that is computed; the same ones if nothing was moved.
+    Elements of a value that is computed; the same ones if nothing was moved.
     """
     while True:
         value = graph.value(graph.origin(view.expr)[0])
@@ -144,18 +104,7 @@ def _places(graph: Graph, value: relax.Expr, source: relax.Expr) -> Places | Non
 
 
 def read_by(result: relax.Expr, operand: relax.Expr) -> View:
-    """Return the elements of an operand that an element-wise op reads, as broadcast.
-
-    Parameters
-    ----------
-    result, operand
-        A value that the op computes, and one that it reads.
-
-    Returns
-    -------
-    view
-        An element for each one of the result.
-    """
+    """Return the elements of an operand that an element-wise op reads, as broadcast."""
     shape, own = shape_of(result), shape_of(operand)
     if shape is None or own is None or shape == own:
         return View(operand)
@@ -166,16 +115,8 @@ def read_by(result: relax.Expr, operand: relax.Expr) -> View:
 def aligned(one: View, other: View) -> Places | None:
     """Return where the elements of a value are in another.
 
-    Parameters
-    ----------
-    one, other
-        Elements that are equal.
-
-    Returns
-    -------
-    places
-        For each element of the value of `one` its place in that of `other`; empty if the values
-        have the same elements in the same order, and none if the views do not tell.
+    For each element of the value of `one` its place in that of `other`; empty if the values have
+    the same elements in the same order, and none if the views do not tell.
     """
     shapes = shape_of(one.expr), shape_of(other.expr)
     straight = one.places is None and other.places is None
@@ -204,24 +145,7 @@ _SAME: Places = np.empty(0, "int64")
 
 
 def moved(graph: Graph, var: relax.Var, places: Places, ty: relax.TensorType) -> relax.Var:
-    """Return a value of the float model as the quantised model has it.
-
-    Parameters
-    ----------
-    graph
-        The float model; it gets the value.
-    var
-        A value of it.
-    places
-        What `aligned` returned.
-    ty
-        The type in the quantised model.
-
-    Returns
-    -------
-    var
-        Of this type.
-    """
+    """Return a value of the float model as the quantized model has it."""
     name = str(var.name)
     if str(var.ty.dtype) != str(ty.dtype):
         var = graph.add(name, relax.op.astype(var, ty.dtype))

@@ -317,7 +317,7 @@ TYPES = ("int8", "uint8")
 
 
 def print_partition(name: str, quantized: Any, plain: Any) -> None:
-    """What it takes to partition a quantised model, for each op, against the float32 one."""
+    """What it takes to partition a quantized model, for each op, against the float32 one."""
     count = {key: op_count(module) for key, module in (("int8", quantized), ("float32", plain))}
     best = in_turns(
         {"int8": lambda: partition_for(quantized), "float32": lambda: partition_for(plain)},
@@ -366,7 +366,7 @@ def benchmark_integer_matmul(random: Any) -> None:
 
 
 def onnx_matmul_work(x: Any, weight: Any, zero: Any) -> Work:
-    """Prepare runs of a matmul with constant weights in ONNX Runtime, quantised if `zero` is."""
+    """Prepare runs of a matmul with constant weights in ONNX Runtime, quantized if `zero` is."""
     from onnx import helper, numpy_helper
 
     constants = {"weight": weight}

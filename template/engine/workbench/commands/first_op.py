@@ -84,11 +84,8 @@ def _example() -> Case:
 def _ask_driver() -> tuple[dict[str, Case], dict[str, str]]:
     """Ask the driver about the cases of each op that the table accepts.
 
-    Returns
-    -------
-    taken, declined
-        By op: the first case that the driver takes or, if it takes views at most, why it declines
-        the first of the others.
+    By op: the first case that the driver takes or, if it takes views at most, why it declines the
+    first of the others.
     """
     taken: dict[str, Case] = {}
     declined: dict[str, str] = {}

@@ -30,24 +30,8 @@ def differences(
 ) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
     """Compare two profiles: the whole call, the regions, the ops, and the functions of the host.
 
-    Parameters
-    ----------
-    reports
-        The reports before and after.
-    profiles
-        The profile of each.
-
-    Returns
-    -------
-    whole
-        The times of a call, whether they differ or not.
-    changes
-        What differs by more than measurements vary.
-
-    Raises
-    ------
-    ValueError
-        A profile is of another model than its report.
+    `whole`: the times of a call, whether they differ or not.
+    `changes`: what differs by more than measurements vary.
     """
     for when, report, profile in zip(("before", "after"), reports, profiles, strict=True):
         require_match(profile, report, f" {when}")

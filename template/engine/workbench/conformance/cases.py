@@ -9,15 +9,7 @@ from .case_files import read_cases
 
 
 def dtypes_of(op: str, case: JsonFields) -> tuple[str, ...]:
-    """Return the element types of a case's first input that this chip has, the default type first.
-
-    Parameters
-    ----------
-    op
-        An op of the table.
-    case
-        A case of it; it may name ``dtypes`` of its own.
-    """
+    """Return this chip's element types of a case's first input, the default type first."""
     entry = TABLE.get(op)
     known = entry.inputs[0].dtypes if entry is not None and entry.inputs else ()
     given = case.get("dtypes", known or ("float32",))

@@ -26,20 +26,7 @@ SIZES = (1, 3)
 
 
 def fitted(op: str, entry: JsonFields) -> JsonFields:
-    """Fit a case to this chip.
-
-    Parameters
-    ----------
-    op
-        The name of the table's entry.
-    entry
-        The catalogue's case.
-
-    Returns
-    -------
-    entry
-        The same, or one with a number for the symbol, which its name shows.
-    """
+    """Fit a case to this chip."""
     inputs, size = entry["inputs"], SIZES[-1]
     if not has_symbol(inputs) or (SYMBOLS and not _has_symbolic_constant(op, inputs)):
         return entry
@@ -54,20 +41,7 @@ def _has_symbolic_constant(op: str, inputs: Mapping[str, object]) -> bool:
 
 
 def fixed(entry: Mapping[str, object], size: int) -> JsonFields:
-    """Replace the symbol by a number in the inputs and attributes of a case.
-
-    Parameters
-    ----------
-    entry
-        The case.
-    size
-        The number.
-
-    Returns
-    -------
-    fields
-        The new inputs and attributes.
-    """
+    """Replace the symbol by a number in the inputs and attributes of a case."""
     return {name: _fixed(entry.get(name, {}), size) for name in ("inputs", "attributes")}
 
 
@@ -80,18 +54,7 @@ def _fixed(value: object, size: int) -> object:
 
 
 def has_symbol(value: object) -> bool:
-    """Whether the symbol "n" is in a shape, or in a container of shapes.
-
-    Parameters
-    ----------
-    value
-        Inputs of a case.
-
-    Returns
-    -------
-    has
-        Whether a size is a symbol.
-    """
+    """Whether the symbol "n" is in a shape, or in a container of shapes."""
     if isinstance(value, Mapping):
         return any(map(has_symbol, value.values()))
     if isinstance(value, (list, tuple)):
@@ -102,18 +65,8 @@ def has_symbol(value: object) -> bool:
 def lost_by_folding(op: str, constants: Collection[str]) -> set[str]:
     """Return what the table lacks of a chain where folding computes a part of it.
 
-    Parameters
-    ----------
-    op
-        The name of the table's entry.
-    constants
-        The names of those inputs that are constants.
-
-    Returns
-    -------
-    ops
-        The Relax ops that stay on the host, some of them only if the spelling has them; none for an
-        entry that is an op of Relax itself.
+    The Relax ops that stay on the host, some of them only if the spelling has them; none for an
+    entry that is an op of Relax itself.
     """
     entry = TABLE.get(op)
     left = ops_left_by_folding(entry, constants) if entry and not entry.relax else ()

@@ -268,23 +268,7 @@ def run_as_one(
 ) -> Outcome:
     """Run a model that must be one composite in one region, and compare its results.
 
-    Parameters
-    ----------
-    outcome
-        The case, to be filled in.
-    model
-        The model of the case.
-    compiled
-        Where it has been compiled.
-    misnamed
-        Returns what is wrong with the composite's label; "" if nothing is.
-    composites
-        How many composites it must be.
-
-    Returns
-    -------
-    outcome
-        The completed case.
+    `misnamed`: returns what is wrong with the composite's label; "" if nothing is.
     """
     try:
         found = placement(compiled.partitioned[model.name], model.name)

@@ -35,20 +35,12 @@ PLACEMENTS = ("", "all", "some", "none")
 class CaseFile:
     """A part of a model, with the data for a call.
 
-    Parameters
-    ----------
-    name
-        Its name in results.
-    mod
-        A module (`tvm.IRModule`) whose function `main` is the part, not partitioned.
-    inputs
-        The arguments.
-    expected
-        The results.
-    placement
-        How much of it must be on the NPU: all (in one region), some or none; "": any.
-    options
-        Fields of `Options` to compile it with.
+    `name`: its name in results.
+    `mod`: A module (`tvm.IRModule`) whose function `main` is the part, not partitioned.
+    `inputs`: the arguments.
+    `expected`: the results.
+    `placement`: how much of it must be on the NPU: all (in one region), some or none; "": any.
+    `options`: fields of `Options` to compile it with.
     """
 
     name: str
@@ -59,13 +51,7 @@ class CaseFile:
     options: Mapping[str, object] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write it to a file.
-
-        Parameters
-        ----------
-        path
-            The file, whose name should end with .npz.
-        """
+        """Write it to a file."""
         about = {
             "format_version": FORMAT_VERSION,
             "name": self.name,
@@ -82,23 +68,7 @@ class CaseFile:
 
     @classmethod
     def load(cls, path: Path) -> CaseFile:
-        """Read a file.
-
-        Parameters
-        ----------
-        path
-            The file.
-
-        Returns
-        -------
-        case
-            What `save` has written.
-
-        Raises
-        ------
-        ValueError
-            It is not a case file that this version can read.
-        """
+        """Read a file."""
         kind = "case file, as 'extract' writes them"
         arrays = read_arrays(path, kind)
         try:
@@ -134,25 +104,7 @@ class CaseFile:
 
 
 def read_arrays(path: Path, kind: str) -> dict[str, Array]:
-    """Read an .npz file.
-
-    Parameters
-    ----------
-    path
-        The file.
-    kind
-        The name of such files in messages.
-
-    Returns
-    -------
-    arrays
-        Its arrays by name.
-
-    Raises
-    ------
-    ValueError
-        It does not exist, or is of another kind.
-    """
+    """Read an .npz file."""
     if not os.path.isfile(path):
         is_other = os.path.exists(path)
         raise ValueError(f"{path} is not a file" if is_other else f"there is no file {path}")
@@ -170,23 +122,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, Array]:
 
 
 def read_module(text: str) -> tvm.IRModule:
-    """Read a module from the output of `tvm.ir.save_json`.
-
-    Parameters
-    ----------
-    text
-        The JSON text.
-
-    Returns
-    -------
-    mod
-        The module.
-
-    Raises
-    ------
-    ValueError
-        It is not a module.
-    """
+    """Read a module from the output of `tvm.ir.save_json`."""
     try:
         mod = tvm.ir.load_json(text)
     except Exception as error:
@@ -199,17 +135,7 @@ def read_module(text: str) -> tvm.IRModule:
 def misfit(params: Sequence[relax.Var], arrays: Sequence[Array]) -> str:
     """Return why a function does not take arrays.
 
-    Parameters
-    ----------
-    params
-        The parameters of the function: tensors of a known rank.
-    arrays
-        Its arguments.
-
-    Returns
-    -------
-    problem
-        Part of a sentence; "" if it takes them.
+    Part of a sentence; "" if it takes them.
     """
     if len(arrays) != len(params):
         return f"there are {len(arrays)} arrays for {len(params)} inputs"
@@ -240,15 +166,7 @@ def _count(names: Iterable[str], role: str) -> int:
 def parts(mod: tvm.IRModule) -> dict[str, str]:
     """List the parts that can be extracted from a model.
 
-    Parameters
-    ----------
-    mod
-        The model, partitioned or not.
-
-    Returns
-    -------
-    parts
-        Regions, and composites as `region.composite<number>`, each with its contents.
+    Regions, and composites as `region.composite<number>`, each with its contents.
     """
     found = {}
     for symbol, function in _regions(_partitioned(mod)).items():
@@ -263,29 +181,7 @@ def parts(mod: tvm.IRModule) -> dict[str, str]:
 def extract(
     mod: tvm.IRModule, inputs: Sequence[Array], part: str, function: str = "main"
 ) -> CaseFile:
-    """Extract a part of a model.
-
-    Parameters
-    ----------
-    mod
-        The model, partitioned or not; it is not changed.
-    inputs
-        The arguments of its function: arrays of its shapes and dtypes.
-    part
-        A name of `parts`.
-    function
-        The function of the model that calls the part.
-
-    Returns
-    -------
-    case
-        The part alone.
-
-    Raises
-    ------
-    ValueError
-        There is no such part, or the function does not call it.
-    """
+    """Extract a part of a model."""
     mod = _partitioned(mod)
     known = parts(mod)
     if part not in known:

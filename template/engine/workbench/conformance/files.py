@@ -50,20 +50,7 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
 
 
 def run_case(name: str, case: CaseFile) -> Outcome:
-    """Compile a case for the NPU, run it, and compare.
-
-    Parameters
-    ----------
-    name
-        The name of the outcome.
-    case
-        The case.
-
-    Returns
-    -------
-    outcome
-        Its outcome.
-    """
+    """Compile a case for the NPU, run it, and compare."""
     options = options_of(**case.options)
     partitioned = partition_for(case.mod, options=options)
     found = placement(partitioned, "main")
@@ -105,17 +92,7 @@ def _has_float16(mod: tvm.IRModule) -> bool:
 def limits(expected: Sequence[Array], coarse: bool = False) -> list[Array]:
     """Return the allowed error of each element after several ops.
 
-    Parameters
-    ----------
-    expected
-        The right results.
-    coarse
-        Whether float16 is used on the way to them.
-
-    Returns
-    -------
-    limits
-        An array of float64 for each of them: 0 for integers.
+    `coarse`: whether float16 is used on the way to them.
     """
     found = []
     for array in expected:

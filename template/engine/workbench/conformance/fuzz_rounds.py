@@ -78,7 +78,7 @@ _CUTTING = {
 }
 """Options with which a graph need not be one region."""
 _TO_HOST = {"min_region_ops", "max_regions"}
-"""Options that leave ops to the host, which computes quantised tensors with real numbers."""
+"""Options that leave ops to the host, which computes quantized tensors with real numbers."""
 
 
 class _Enough(KeyboardInterrupt):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs of quantised tensors; each graph must become one region.
+"""Random graphs of quantized tensors; each graph must become one region.
 
 Each op is between a dequantize of each tensor and a quantize, with scales, zero points and ways to
 write a bias drawn at random. The numbers are those of integers: exact sums, and the rescaling of
@@ -35,7 +35,7 @@ _WIDE_TIE = 2e-2
 
 @dataclass(frozen=True, eq=False)
 class Integers:
-    """A quantised tensor of a graph: integers, and the real numbers that they represent."""
+    """A quantized tensor of a graph: integers, and the real numbers that they represent."""
 
     tensor: Tensor
     scale: float
@@ -62,7 +62,7 @@ class _Second:
 
 
 def _known() -> list[Op]:
-    """Return the ops of the table that compute with quantised tensors."""
+    """Return the ops of the table that compute with quantized tensors."""
     known = [entry for entry in TABLE.ops if entry.quantized is not None]
     return [entry for entry in known if entry.name in OPS] if computes_quantized(TABLE) else []
 
@@ -75,16 +75,8 @@ def possible_anchors() -> list[Op]:
 def anchors(before: Callable[[Work], None] | None = None) -> list[Op]:
     """Return the ops that a graph can begin with.
 
-    Parameters
-    ----------
-    before
-        Receives the case of each op that the driver is about to be asked about.
-
-    Returns
-    -------
-    ops
-        Where the driver takes no integers, it may still take the parts, which compute with real
-        numbers.
+    Where the driver takes no integers, it may still take the parts, which compute with real
+    numbers.
     """
     found = []
     for entry in possible_anchors():
@@ -97,14 +89,10 @@ def anchors(before: Callable[[Work], None] | None = None) -> list[Op]:
 
 
 class IntegerGraph:
-    """A model of quantised tensors that grows at random.
+    """A model of quantized tensors that grows at random.
 
-    Parameters
-    ----------
-    name
-        The name of the function.
-    choose
-        Makes all decisions.
+    `name`: the name of the function.
+    `choose`: makes all decisions.
     """
 
     asks_host = False

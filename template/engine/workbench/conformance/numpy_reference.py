@@ -107,7 +107,7 @@ def batch_norm(
 def layer_norm(
     data: Array, gamma: Array, beta: Array, axes: Sequence[int], epsilon: float
 ) -> Array:
-    """Normalise over axes."""
+    """Normalize over axes."""
     data = data.astype(np.float64)
     axes = tuple(axis % data.ndim for axis in axes)
     shape = [data.shape[i] if i in axes else 1 for i in range(data.ndim)]
@@ -163,7 +163,7 @@ def group_norm(
     axes: Sequence[int],
     epsilon: float,
 ) -> Array:
-    """Normalise the channels of each group, together with axes."""
+    """Normalize the channels of each group, together with axes."""
     channel_axis %= data.ndim
     axes = [axis % data.ndim for axis in axes]
     groups = []
@@ -181,7 +181,7 @@ def group_norm(
 def instance_norm(
     data: Array, gamma: Array, beta: Array, channel_axis: int, axes: Sequence[int], epsilon: float
 ) -> Array:
-    """Normalise each channel over axes."""
+    """Normalize each channel over axes."""
     channels = data.shape[channel_axis]
     return group_norm(data, gamma, beta, channels, channel_axis, axes, epsilon)
 

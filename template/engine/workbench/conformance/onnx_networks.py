@@ -367,18 +367,7 @@ SMALL: dict[str, Callable[[], Network]] = {
 
 
 def read(name: str) -> tuple[tvm.IRModule, list[Array], list[Array]]:
-    """Read a network of `SMALL` with TVM's importer.
-
-    Parameters
-    ----------
-    name
-        Its name.
-
-    Returns
-    -------
-    module, arguments, expected
-        The module of TVM, arrays, and the results of ONNX's own evaluator.
-    """
+    """Read a network of `SMALL` with TVM's importer."""
     from onnx.reference import ReferenceEvaluator
 
     from ...backend.importers import from_onnx

@@ -84,13 +84,7 @@ class Node:
 
 @cache
 def collect() -> Mapping[str, Node]:
-    """Return all cases, by name.
-
-    Returns
-    -------
-    nodes
-        In the order of the package.
-    """
+    """Return all cases, by name."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -131,16 +125,6 @@ def read(node: Node) -> Imported | str:
     Values that are constants in real models, such as shapes, axes and paddings, are inputs of these
     cases. They become constants where the importer or the shapes in its result need it, as do
     weights where the chip wants constants.
-
-    Parameters
-    ----------
-    node
-        The case.
-
-    Returns
-    -------
-    imported
-        The model, or why it cannot be read.
     """
     for array in (*node.inputs, *node.outputs):
         if hasattr(array, "data_type"):

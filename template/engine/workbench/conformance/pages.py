@@ -109,18 +109,7 @@ def _lists(data: Data) -> Iterator[tuple[str, str, Rows]]:
 
 
 def as_markdown(data: Data) -> str:
-    """Make the markdown page: totals, and every case that did not simply pass.
-
-    Parameters
-    ----------
-    data
-        The content of the JSON file.
-
-    Returns
-    -------
-    page
-        Its text.
-    """
+    """Make the markdown page: totals, and every case that did not simply pass."""
 
     def table(rows: Rows) -> str:
         head, *body = (
@@ -154,18 +143,7 @@ summary { cursor: pointer; font-size: 1.3em; margin: 1em 0 }
 
 
 def as_html(data: Data) -> str:
-    """Make the HTML page, which needs no other file: totals, and every case.
-
-    Parameters
-    ----------
-    data
-        The content of the JSON file.
-
-    Returns
-    -------
-    page
-        Its text.
-    """
+    """Make the HTML page, which needs no other file: totals, and every case."""
 
     def table(rows: Rows) -> str:
         def line(cells: Sequence[str], kind: str) -> str:
@@ -211,17 +189,7 @@ def as_html(data: Data) -> str:
 def write(result: Result, directory: Path) -> list[Path]:
     """Write a result, and its pages.
 
-    Parameters
-    ----------
-    result
-        The result of a run.
-    directory
-        The folder; it is created if missing.
-
-    Returns
-    -------
-    paths
-        The JSON file, the markdown page and the HTML page.
+    `directory`: the folder; it is created if missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
     data = result.to_dict()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of the suite of quantised tensors, with the integers that they must return."""
+"""The models of the suite of quantized tensors, with the integers that they must return."""
 
 from __future__ import annotations
 

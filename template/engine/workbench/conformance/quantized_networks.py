@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small networks, quantised by the tools that users have: ONNX Runtime and torchao.
+"""The small networks, quantized by the tools that users have: ONNX Runtime and torchao.
 
-They are quantised with few random batches: good for comparing values, not for judging accuracy.
+They are quantized with few random batches: good for comparing values, not for judging accuracy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onnxruntime.quantization import CalibrationDataReader
 
 FORMS = ("qdq", "dedicated", "qoperator", "dynamic")
-"""How ONNX Runtime writes a quantised model.
+"""How ONNX Runtime writes a quantized model.
 
 QuantizeLinear and DequantizeLinear, each shared by the operators that read it, or dedicated to one;
 operators on integers; and those with scales that are computed at run time.
@@ -32,20 +32,7 @@ operators on integers; and those with scales that are computed at run time.
 
 
 def calibration_batches(arguments: Sequence[Array], count: int = 4) -> list[list[Array]]:
-    """Return inputs like those of a network; integers and masks are the same in each.
-
-    Parameters
-    ----------
-    arguments
-        The inputs of the network, which are the first batch.
-    count
-        The number of batches.
-
-    Returns
-    -------
-    batches
-        The inputs of each.
-    """
+    """Return inputs like those of a network; integers and masks are the same in each."""
     random = np.random.default_rng(0)
 
     def another(array: Array) -> Array:
@@ -69,23 +56,10 @@ def quantize_onnx(
 ) -> ModelProto:
     """Quantize a model by `onnxruntime.quantization`.
 
-    Parameters
-    ----------
-    network
-        A model and its inputs.
-    form
-        One of `FORMS`.
-    activations, weights
-        Types: int8 or uint8, and int16 or uint16 for activations; "dynamic" has uint8 activations.
-        With uint8 activations, ONNX Runtime's sums saturate on processors without VNNI, so that
-        it is not a reference there for operators on integers.
-    per_channel
-        Whether each output channel of the weights has a scale.
-
-    Returns
-    -------
-    model
-        The quantised model.
+    `activations`, `weights`: types: int8 or uint8, and int16 or uint16 for activations; "dynamic"
+    has uint8 activations. With uint8 activations, ONNX Runtime's sums saturate on processors
+    without VNNI, so that it is not a reference there for operators on integers.
+    `per_channel`: whether each output channel of the weights has a scale.
     """
     import onnx
     from onnxruntime.quantization import (
@@ -144,22 +118,7 @@ def _reader(names: Sequence[str], batches: Sequence[Sequence[Array]]) -> Calibra
 
 
 def read(name: str, form: str, **options: Any) -> tuple[tvm.IRModule, list[Array], list[Array]]:
-    """Quantize a network of `onnx_networks.SMALL`, and read it with the importer.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    form
-        One of `FORMS`.
-    **options
-        Of `quantize_onnx`.
-
-    Returns
-    -------
-    module, arguments, expected
-        The module of TVM, arrays, and the results of ONNX Runtime.
-    """
+    """Quantize a network of `onnx_networks.SMALL`, and read it with the importer."""
     from ...backend.importers import from_onnx
     from ...backend.verification.originals import original_of
 
@@ -179,19 +138,7 @@ def quantize_torch(
 ) -> torch.export.ExportedProgram:
     """Quantize a PyTorch network by torchao's PT2E, with the quantizer for XNNPACK.
 
-    Parameters
-    ----------
-    network
-        A module in eval mode.
-    inputs
-        Its inputs, which are the first batch of the calibration.
-    per_channel
-        Whether each output channel of the weights has a scale.
-
-    Returns
-    -------
-    program
-        The exported program, with int8 activations and weights.
+    `per_channel`: whether each output channel of the weights has a scale.
     """
     import torch
 
@@ -211,20 +158,7 @@ def quantize_torch(
 
 
 def export(name: str, **options: Any) -> tuple[tvm.IRModule, list[Array], list[Array]]:
-    """Quantize a network of `torch_networks.SMALL`, and read it with the importer.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    **options
-        Of `quantize_torch`.
-
-    Returns
-    -------
-    module, arguments, expected
-        The module of TVM, arrays, and the results of torch.
-    """
+    """Quantize a network of `torch_networks.SMALL`, and read it with the importer."""
     import torch
 
     from ...backend.importers import from_exported_program

@@ -34,29 +34,19 @@ _DECLINE = re.compile(rf"{DECLINES} [\w ]+: (?:[^:;]* \([^)]*\): )?(.*?)(?:; |$)
 class Outcome:
     """The outcome of a case.
 
-    Parameters
-    ----------
-    suite
-        The suite.
-    case
-        The name of the case, unique in its suite.
-    status
-        One of `STATUSES`. Suites report passed, failed, not_run, or declined, if the table accepts
-        what the driver does not take; the ledger adds the others.
-    op
-        The subject of the case, a row of the summary: an op of the table, an ONNX op, or a model.
-    dtype
-        Its element type.
-    expected, found
-        The expected and the found placement: one of `PLACEMENTS`, or "" if it is not checked.
-    error, allowed, ratio
-        The error of the worst element, its allowed error, and their ratio; none if nothing was
-        compared.
-    npu_us, host_us
-        The time of a call on the NPU, and with TVM's own kernels, in microseconds, for information
-        only.
-    reason
-        Why it failed, was not run, or is not on the NPU; line breaks become spaces.
+    `suite`: the suite.
+    `case`: the name of the case, unique in its suite.
+    `status`: one of `STATUSES`. Suites report passed, failed, not_run, or declined, if the table
+    accepts what the driver does not take; the ledger adds the others.
+    `op`: the subject of the case, a row of the summary: an op of the table, an ONNX op, or a model.
+    `dtype`: its element type.
+    `expected`, `found`: the expected and the found placement: one of `PLACEMENTS`, or "" if it is
+    not checked.
+    `error`, `allowed`, `ratio`: the error of the worst element, its allowed error, and their ratio;
+    none if nothing was compared.
+    `npu_us`, `host_us`: the time of a call on the NPU, and with TVM's own kernels, in microseconds,
+    for information only.
+    `reason`: why it failed, was not run, or is not on the NPU; line breaks become spaces.
     """
 
     suite: str
@@ -100,14 +90,9 @@ class Outcome:
 class Result:
     """The result of a run.
 
-    Parameters
-    ----------
-    about
-        Versions and options.
-    seconds
-        The time of each suite.
-    outcomes
-        A record for each case.
+    `about`: versions and options.
+    `seconds`: the time of each suite.
+    `outcomes`: A record for each case.
     """
 
     about: dict[str, object] = field(default_factory=dict)
@@ -195,23 +180,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, data: JsonFields) -> Result:
-        """Read the output of `to_dict`.
-
-        Parameters
-        ----------
-        data
-            The content of the file.
-
-        Returns
-        -------
-        result
-            The result.
-
-        Raises
-        ------
-        ValueError
-            The file has another format.
-        """
+        """Read the output of `to_dict`."""
         if data.get("format_version") != FORMAT_VERSION:
             raise ValueError(
                 f"the result has format {data.get('format_version')}; this reads {FORMAT_VERSION}"
@@ -225,18 +194,7 @@ class Result:
 
 
 def table_of(cases: Iterable[JsonFields]) -> dict[str, dict[str, Counter[str]]]:
-    """Count cases by subject and element type.
-
-    Parameters
-    ----------
-    cases
-        Records of cases.
-
-    Returns
-    -------
-    table
-        Op to element type to status to number.
-    """
+    """Count cases by subject and element type."""
     table: dict[str, dict[str, Counter[str]]] = {}
     for case in cases:
         row = table.setdefault(case["op"] or "-", {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matmuls of real numbers and weights of integers, for the suite of quantised tensors."""
+"""Matmuls of real numbers and weights of integers, for the suite of quantized tensors."""
 
 from __future__ import annotations
 

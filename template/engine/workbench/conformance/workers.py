@@ -50,25 +50,9 @@ def in_workers(
 ) -> Iterator[Outcome]:
     """Run cases of a suite in several processes.
 
-    Parameters
-    ----------
-    suite
-        The module of the suite in this package, or its full name. It has
-        `run_batch(cases, announce)`, which yields an `Outcome` for each of the cases, and calls
-        `announce` with the name of a case before it runs that alone.
-    cases
-        Their names.
-    jobs
-        The number of processes; 0: this one.
-    batch
-        The number of cases per batch; compiling many together is cheaper.
-    seconds
-        How long a worker may be silent.
-
-    Yields
-    ------
-    outcome
-        Of each case, in order of completion.
+    `suite`: the module of the suite in this package, or its full name. It has `run_batch(cases,
+    announce)`, which yields an `Outcome` for each of the cases, and calls `announce` with the name
+    of a case before it runs that alone.
     """
     batches = [list(cases[start : start + batch]) for start in range(0, len(cases), batch)]
     if not jobs:

@@ -27,15 +27,7 @@ def _functions_of(path: str) -> dict[int, list[Function]]:
 def node_of(function: FunctionType) -> Function | None:
     """Return the syntax tree of a function.
 
-    Parameters
-    ----------
-    function
-        A function of Python.
-
-    Returns
-    -------
-    node
-        None if there is no source.
+    None if there is no source.
     """
     code = function.__code__
     found = [

@@ -44,10 +44,7 @@ _SHARED: dict[object, tuple[Values, Reads]] = {}
 class Follower(Expressions):
     """Follows one converter.
 
-    Parameters
-    ----------
-    followed
-        Prefixes of modules whose functions are followed, beside those of importers.
+    `followed`: prefixes of modules whose functions are followed, beside those of importers.
     """
 
     def __init__(self, followed: Sequence[str] = ()) -> None:

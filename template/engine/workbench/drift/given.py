@@ -236,16 +236,7 @@ def class_of(value: Value) -> type | None:
 def member(kind: type, name: str, instance: Values, is_class: bool = False) -> Values:
     """Return a member of a class, as an instance sees it or, if so said, the class itself.
 
-    Parameters
-    ----------
-    kind
-        The class.
-    name
-        The member.
-    instance
-        What the member's first argument will be.
-    is_class
-        Whether the instance is the class.
+    `is_class`: whether the instance is the class.
     """
     owner = next((place for place in kind.__mro__ if name in vars(place)), None)
     if owner is None:

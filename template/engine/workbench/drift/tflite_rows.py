@@ -37,10 +37,7 @@ _NAMED_OTHERWISE = {
 def find_table(converters: Mapping[str, Callable[..., Any]] | None = None) -> Table:
     """Find out what is read of each operator.
 
-    Parameters
-    ----------
-    converters
-        By default those of our subclass of TVM's.
+    `converters`: by default those of our subclass of TVM's.
     """
     if converters is None:
         converters = Converter(None, None, None, None).convert_map

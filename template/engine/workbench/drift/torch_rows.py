@@ -27,10 +27,7 @@ def find_table(
 ) -> Table:
     """Find out what is read of each op.
 
-    Parameters
-    ----------
-    converters, rules
-        Those of TVM and ours by default.
+    `converters`, `rules`: those of TVM and ours by default.
     """
     if converters is None:
         converters = translator.ExportedProgramImporter().convert_map

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tab Accuracy: each layer of a quantised model against the float model.
+// The tab Accuracy: each layer of a quantized model against the float model.
 "use strict";
 
 // A number that JSON does not have is text.

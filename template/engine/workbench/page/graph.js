@@ -166,7 +166,7 @@ function graphTab(panel, page) {
     view.scale = scale;
     apply();
   }
-  // All of it, unless that is too small to be recognised: then its top.
+  // All of it, unless that is too small to be recognized: then its top.
   function fit(least = 0.5) {
     const { width, height } = drawn.size;
     const [wide, high] = [canvas.clientWidth - 40, canvas.clientHeight - 40];

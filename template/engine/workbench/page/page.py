@@ -47,25 +47,7 @@ def write_page(
     accuracy: Mapping[str, object] | None = None,
     title: str = "What runs where",
 ) -> None:
-    """Write a report as one HTML page.
-
-    Parameters
-    ----------
-    path
-        The file; an existing one is replaced.
-    report
-        The report.
-    profile, accuracy
-        The profile of a run, and `AccuracyReport.to_dict()`; each gets a tab.
-    title
-        The title of the page.
-
-    Raises
-    ------
-    ValueError
-        The profile or the accuracy report is none, or of another version, the profile is of another
-        model, or the file cannot be written; nothing is left of it then.
-    """
+    """Write a report as one HTML page."""
     found = Profile.from_dict(profile) if profile is not None else None
     if found is not None:
         require_match(found, report)

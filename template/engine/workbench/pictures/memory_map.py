@@ -32,16 +32,8 @@ _MOST_MARKS = 4000
 def memory_svg(profile: Profile) -> str:
     """Draw what lies in each memory, and when.
 
-    Parameters
-    ----------
-    profile
-        The profile.
-
-    Returns
-    -------
-    svg
-        A map for each memory, from its first byte at the bottom to the last that is used: a box for
-        each allocation, in the first run of each region, one region after the other.
+    A map for each memory, from its first byte at the bottom to the last that is used: a box for
+    each allocation, in the first run of each region, one region after the other.
     """
     if not profile.allocations:
         return nothing("The driver does not tell what its memories hold.")

@@ -21,15 +21,7 @@ _MOST_MARKS = 4000
 def timeline_svg(profile: Profile) -> str:
     """Draw what each engine did, and when.
 
-    Parameters
-    ----------
-    profile
-        The profile.
-
-    Returns
-    -------
-    svg
-        A line for each engine, the first run of each region after the other; colours are of ops.
+    A line for each engine, the first run of each region after the other; colours are of ops.
     """
     if not profile.events:
         return nothing("The driver has no events.")
@@ -76,20 +68,7 @@ def timeline_svg(profile: Profile) -> str:
 
 
 def top_ops_svg(profile: Profile, most: int = 15) -> str:
-    """Draw the ops that need the most time.
-
-    Parameters
-    ----------
-    profile
-        The profile.
-    most
-        How many.
-
-    Returns
-    -------
-    svg
-        A bar for each op, as long as its share.
-    """
+    """Draw the ops that need the most time."""
     ops = sorted(profile.ops, key=lambda op: -op.attributed)[:most]
     if not ops:
         return nothing("The driver has no events.")

@@ -42,16 +42,10 @@ _Box = tuple[float, float, float, float]
 class Point:
     """An op in the roofline.
 
-    Parameters
-    ----------
-    op
-        The op.
-    bytes
-        What it read from the memory outside of the chip, and wrote to it.
-    intensity
-        Operations for each of these bytes; infinity if there are none.
-    speed
-        Operations per unit of time, while at least one engine had work of the op.
+    `op`: the op.
+    `bytes`: what it read from the memory outside of the chip, and wrote to it.
+    `intensity`: operations for each of these bytes; infinity if there are none.
+    `speed`: operations per unit of time, while at least one engine had work of the op.
     """
 
     op: OpProfile
@@ -64,12 +58,9 @@ class Point:
 class Roof:
     """What a device can do at most.
 
-    Parameters
-    ----------
-    operations
-        Per unit of time; 0 if it is not known.
-    bytes
-        What the memory outside the chip reads and writes per unit of time; 0 if it is not known.
+    `operations`: per unit of time; 0 if it is not known.
+    `bytes`: what the memory outside the chip reads and writes per unit of time; 0 if it is not
+    known.
     """
 
     operations: float
@@ -84,15 +75,7 @@ class Roof:
 def outer_memory(profile: Profile) -> str | None:
     """Return the memory whose traffic counts: the one whose bandwidth the driver tells, or DRAM.
 
-    Parameters
-    ----------
-    profile
-        The profile.
-
-    Returns
-    -------
-    memory
-        Its name; none if nothing moves.
+    Its name; none if nothing moves.
     """
     for region in profile.regions:
         if region.peaks is not None:
@@ -104,18 +87,7 @@ def outer_memory(profile: Profile) -> str | None:
 
 
 def points_of(profile: Profile) -> list[Point]:
-    """Return the ops whose operations the driver counts.
-
-    Parameters
-    ----------
-    profile
-        The profile.
-
-    Returns
-    -------
-    points
-        One for each op, in their order.
-    """
+    """Return the ops whose operations the driver counts."""
     memory = outer_memory(profile)
     points = []
     for op in profile.ops:
@@ -129,15 +101,7 @@ def points_of(profile: Profile) -> list[Point]:
 def roofs_of(profile: Profile) -> list[Roof]:
     """Return the roofs of the regions; those of other element types differ.
 
-    Parameters
-    ----------
-    profile
-        The profile.
-
-    Returns
-    -------
-    roofs
-        Each once; none if the driver does not tell.
+    Each once; none if the driver does not tell.
     """
     memory, found = outer_memory(profile), []
     for region in profile.regions:
@@ -152,15 +116,7 @@ def roofs_of(profile: Profile) -> list[Roof]:
 def roofline_svg(profile: Profile) -> str:
     """Draw the speed of each op against its operations per byte, and the peak of the device.
 
-    Parameters
-    ----------
-    profile
-        The profile.
-
-    Returns
-    -------
-    svg
-        A point for each op whose operations are known, as large as its share of the time.
+    A point for each op whose operations are known, as large as its share of the time.
     """
     points = points_of(profile)
     if not points:
@@ -210,14 +166,9 @@ def roofline_svg(profile: Profile) -> str:
 class _Axis:
     """A logarithmic axis with room at its end; its ticks are powers of ten, or 1, 2 and 5 of each.
 
-    Parameters
-    ----------
-    values
-        What has to be on it, positive.
-    begin, end
-        Its ends in the picture.
-    room
-        How much is free beyond the largest value, in powers of ten.
+    `values`: what has to be on it, positive.
+    `begin`, `end`: its ends in the picture.
+    `room`: how much is free beyond the largest value, in powers of ten.
     """
 
     def __init__(self, values: Sequence[float], begin: float, end: float, room: float) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which ops of a model are quantised: those that the backend computes as integers.
+"""Decides which ops of a model are quantized: those that the backend computes as integers.
 
-An op that is quantised but not computed with integers is slower and less exact than a float one.
+An op that is quantized but not computed with integers is slower and less exact than a float one.
 So the plan asks the backend: a few ops between dequantize and quantize are a small model, which
 the partitioner takes as it would take the whole, with the table, the chip's limits and the driver.
 """
@@ -30,14 +30,9 @@ _REFUSALS = 2
 class Form:
     """How tensors are written as integers.
 
-    Parameters
-    ----------
-    activations
-        Their element type.
-    symmetric
-        Whether the zero point of activations is in the middle of the range.
-    per_channel
-        Whether each channel of a product's weights has a scale.
+    `activations`: their element type.
+    `symmetric`: whether the zero point of activations is in the middle of the range.
+    `per_channel`: whether each channel of a product's weights has a scale.
     """
 
     activations: str
@@ -49,20 +44,12 @@ class Form:
 class Node:
     """An op of the model that is planned.
 
-    Parameters
-    ----------
-    index
-        Its place in the order of the model.
-    names
-        The names that users may give: its own, and those of its results.
-    inputs
-        The tensors of real numbers that it reads, without constants.
-    outputs
-        Its results.
-    is_product
-        Whether it is a convolution or a matrix product.
-    is_real
-        Whether its results are tensors of real numbers, so that they can be quantised.
+    `index`: its place in the order of the model.
+    `names`: the names that users may give: its own, and those of its results.
+    `inputs`: the tensors of real numbers that it reads, without constants.
+    `outputs`: its results.
+    `is_product`: whether it is a convolution or a matrix product.
+    `is_real`: whether its results are tensors of real numbers, so that they can be quantized.
     """
 
     index: int
@@ -83,19 +70,13 @@ _Answer = Callable[[Group], str | None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is quantised.
+    """What is quantized.
 
-    Parameters
-    ----------
-    groups
-        Products, each with what is computed in the same composite. Inside a composite, all values
-        are real.
-    others
-        Other ops between tensors of integers.
-    tied
-        Tensors that have one scale, since an op only moves their elements.
-    wide
-        Tensors that are int16, whatever the others are.
+    `groups`: products, each with what is computed in the same composite. Inside a composite, all
+    values are real.
+    `others`: other ops between tensors of integers.
+    `tied`: tensors that have one scale, since an op only moves their elements.
+    `wide`: tensors that are int16, whatever the others are.
     """
 
     groups: tuple[Group, ...]
@@ -123,15 +104,7 @@ class Plan:
 def inputs_of(group: Group) -> list[str]:
     """Return the tensors that a group reads from outside of it.
 
-    Parameters
-    ----------
-    group
-        Ops.
-
-    Returns
-    -------
-    names
-        Tensors of real numbers, without constants.
+    Tensors of real numbers, without constants.
     """
     made = {name for node in group for name in node.outputs}
     return [
@@ -147,18 +120,13 @@ def edges_of(group: Group) -> Tensors:
 class Planner:
     """Chooses the ops to quantize.
 
-    Products are quantised if the backend computes them with integers, together with the ops that it
+    Products are quantized if the backend computes them with integers, together with the ops that it
     fuses after them. Others are if all their operands are already integers and an integer op reads
     their result: a result for an op on real numbers is not rounded.
 
-    Parameters
-    ----------
-    nodes
-        The ops of the model, in its order.
-    results
-        The results of the model.
-    ask
-        Asks the backend.
+    `nodes`: the ops of the model, in its order.
+    `results`: the results of the model.
+    `ask`: asks the backend.
     """
 
     def __init__(self, nodes: Sequence[Node], results: Iterable[str], ask: Ask) -> None:
@@ -167,19 +135,9 @@ class Planner:
         self._graph = _Graph(nodes, results)
 
     def plan(self, excluded: Collection[int] = (), wide: Collection[int] = ()) -> Plan:
-        """Return what is quantised.
+        """Return what is quantized.
 
-        Parameters
-        ----------
-        excluded
-            The indices of ops that stay real.
-        wide
-            The indices of ops that read and write int16.
-
-        Returns
-        -------
-        plan
-            Without groups if the backend computes no product with integers.
+        Without groups if the backend computes no product with integers.
         """
         wide = set(wide)
         while True:
@@ -197,13 +155,7 @@ class Planner:
             wide |= unfit
 
     def computes_wide(self, group: Group) -> bool:
-        """Whether the backend computes a group whose tensors are all int16.
-
-        Parameters
-        ----------
-        group
-            A product with what is computed in the same composite.
-        """
+        """Whether the backend computes a group whose tensors are all int16."""
         return self._answer(group, edges_of(group)) == COMPUTES
 
     def _answer(self, group: Group, wide: Tensors) -> str | None:
@@ -344,12 +296,9 @@ class _Graph:
 
 
 class Backend:
-    """Asks the backend what it does with a small quantised model.
+    """Asks the backend what it does with a small quantized model.
 
-    Parameters
-    ----------
-    options
-        As for the partitioning.
+    `options`: as for the partitioning.
     """
 
     def __init__(self, options: Source) -> None:
@@ -358,20 +307,7 @@ class Backend:
         """Why something was refused, in the order of asking."""
 
     def answer(self, mod: tvm.IRModule, inputs: int, results: int) -> str | None:
-        """Return what a model does between quantize and dequantize at its edges.
-
-        Parameters
-        ----------
-        mod
-            The model.
-        inputs, results
-            How many tensors of real numbers it takes and returns.
-
-        Returns
-        -------
-        answer
-            As `Ask` does.
-        """
+        """Return what a model does between quantize and dequantize at its edges."""
         partitioned = partition_for(
             mod,
             options=self._options,

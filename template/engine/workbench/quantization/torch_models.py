@@ -62,14 +62,10 @@ METHODS = {
 
 
 class TorchModel:
-    """A float model in PyTorch that can be quantised, in whole or in part.
+    """A float model in PyTorch that can be quantized, in whole or in part.
 
-    Parameters
-    ----------
-    model
-        A `torch.export.ExportedProgram`, or a `torch.nn.Module` in eval mode.
-    example
-        The first batch of the calibration data, with which a module is exported.
+    `model`: A `torch.export.ExportedProgram`, or a `torch.nn.Module` in eval mode.
+    `example`: the first batch of the calibration data, with which a module is exported.
     """
 
     def __init__(
@@ -82,7 +78,7 @@ class TorchModel:
         given = (*self._example[0], *self._example[1].values())
         if not all(isinstance(item, torch.Tensor) for item in given):
             raise ValueError(
-                "The model takes other things than tensors; only tensors can be quantised."
+                "The model takes other things than tensors; only tensors can be quantized."
             )
         self.reference = model
         captured = _Captures()
@@ -113,7 +109,7 @@ class TorchModel:
 
     @property
     def unchanged(self) -> torch.export.ExportedProgram:
-        """What is returned if nothing is quantised."""
+        """What is returned if nothing is quantized."""
         return self.reference
 
     @property
@@ -145,17 +141,7 @@ class TorchModel:
         return [item for item in node.all_input_nodes if item not in self._constants]
 
     def calibrate(self, batches: Sequence[Batch], method: str, form: Form) -> None:
-        """Take the data; torchao calibrates what is quantised.
-
-        Parameters
-        ----------
-        batches
-            Inputs.
-        method
-            One of `METHODS`.
-        form
-            How tensors are written as integers.
-        """
+        """Take the data; torchao calibrates what is quantized."""
         if self._batches is not batches:
             finder = Zeros(self._module)
             with quiet(), torch.no_grad():
@@ -265,20 +251,7 @@ class TorchModel:
     # ---- Quantization ---------------------------------------------------------------------------
 
     def quantize(self, plan: Plan, form: Form) -> torch.export.ExportedProgram:
-        """Return the model with the ops of a plan quantised.
-
-        Parameters
-        ----------
-        plan
-            What is quantised.
-        form
-            How.
-
-        Returns
-        -------
-        program
-            An `ExportedProgram`.
-        """
+        """Return the model with the ops of a plan quantized."""
         dynamic = dynamic_shapes(self.inputs, self._example)
         with quiet(), torch.no_grad():
             annotates = _Annotates(plan, form, self._observer, self._nodes, self._constants)

@@ -58,15 +58,7 @@ def exported(model: torch.nn.Module, example: Any) -> torch.export.ExportedProgr
 def simplified(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Return a program in which products are ops of their own, and each op has one result.
 
-    Parameters
-    ----------
-    program
-        A float model.
-
-    Returns
-    -------
-    program
-        The same one if there is nothing to take apart.
+    The same one if there is nothing to take apart.
     """
     table = torch.export.default_decompositions()
     rules = {**{target: table[target] for target in _TAKEN_APART}, **_RULES}
@@ -81,12 +73,7 @@ def reads_differently(
 ) -> bool:
     """Whether the importer sees other ops if it takes some nodes apart first.
 
-    Parameters
-    ----------
-    nodes
-        Ops.
-    table
-        What PyTorch takes apart, which takes most of the time of reading a small program.
+    `table`: what PyTorch takes apart, which takes most of the time of reading a small program.
     """
     return any(node.target in table and node.target not in _SAME for node in nodes)
 
@@ -151,7 +138,7 @@ def _split(x: torch.Tensor, size: int, dim: int = 0) -> Any:
 
 
 def _parts(x: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> Any:
-    """Return slices: an op with several results could not be quantised."""
+    """Return slices: an op with several results could not be quantized."""
     if not isinstance(x.shape[dim], int):
         return NotImplemented
     ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]

@@ -18,20 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_importer(graph: GraphProto, opset: int) -> None:
-    """Refuse nodes of which TVM's importer would not read all.
-
-    Parameters
-    ----------
-    graph
-        The graph that it is going to read.
-    opset
-        The version of ONNX's operators.
-
-    Raises
-    ------
-    ValueError
-        A node has an attribute or an input that is not read.
-    """
+    """Refuse nodes of which TVM's importer would not read all."""
     _require(graph, opset, _constants(graph))
 
 
@@ -56,19 +43,7 @@ def _require(graph: GraphProto, opset: int, constants: Mapping[str, Array]) -> N
 def require_rule(node: NodeProto, opset: int, constant: Callable[[str], object]) -> None:
     """Refuse a node of which our rule would not read all.
 
-    Parameters
-    ----------
-    node
-        The node, which has a rule.
-    opset
-        The version of ONNX's operators.
-    constant
-        Returns the value of a tensor, or None if it is not known.
-
-    Raises
-    ------
-    ValueError
-        It has an attribute or an input that is neither read nor handed on.
+    `constant`: returns the value of a tensor, or None if it is not known.
     """
     row = row_of(load("onnx")["rules"], node.op_type, node.domain, opset)
     if row is None:

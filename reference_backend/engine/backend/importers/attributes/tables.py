@@ -37,13 +37,7 @@ Table = dict[str, Rows]
 
 @functools.cache
 def load(front_door: str) -> Table:
-    """Read the committed table of a front door.
-
-    Parameters
-    ----------
-    front_door
-        Its name.
-    """
+    """Read the committed table of a front door."""
     path = Path(__file__).with_name(f"{front_door}.json")
     table: Table = json.loads(path.read_text(encoding="utf-8"))
     return table

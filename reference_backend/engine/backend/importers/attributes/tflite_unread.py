@@ -19,23 +19,7 @@ if TYPE_CHECKING:
 
 
 def require_options(op: Operator, kind: str, title: str) -> None:
-    """Refuse an operator of which its converter would not read all.
-
-    Parameters
-    ----------
-    op
-        The operator.
-    kind
-        Its code by name.
-    title
-        The operator for messages.
-
-    Raises
-    ------
-    ValueError
-        A field of its options has another value than its default and is not read, or it has an
-        input that is not read.
-    """
+    """Refuse an operator of which its converter would not read all."""
     row = load("tflite")["importer"].get(kind)
     if row is None:
         return

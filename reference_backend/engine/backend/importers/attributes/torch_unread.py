@@ -17,17 +17,7 @@ if TYPE_CHECKING:
 def require_arguments(node: fx.Node, by_rule: bool) -> None:
     """Refuse a node of which its converter would not read all arguments.
 
-    Parameters
-    ----------
-    node
-        The node, which calls an op.
-    by_rule
-        Whether a rule of ours converts it, rather than TVM's importer.
-
-    Raises
-    ------
-    ValueError
-        An argument that is not read has another value than its default.
+    `by_rule`: whether a rule of ours converts it, rather than TVM's importer.
     """
     schema = getattr(node.target, "_schema", None)
     name = str(node.target)

@@ -23,16 +23,10 @@ Sizes: TypeAlias = "Sequence[Sequence[Element] | None]"
 class Demand(NamedTuple):
     """A size that an input must have.
 
-    Parameters
-    ----------
-    place
-        The number of the input.
-    axis
-        Its axis; None for the number of all its elements.
-    size
-        The size.
-    is_bound
-        Whether the size is only a bound of itself, which later types need not show.
+    `place`: the number of the input.
+    `axis`: its axis; None for the number of all its elements.
+    `size`: the size.
+    `is_bound`: whether the size is only a bound of itself, which later types need not show.
     """
 
     place: int
@@ -44,16 +38,11 @@ class Demand(NamedTuple):
 class Asked(NamedTuple):
     """What is known about a node whose inputs have open sizes.
 
-    Parameters
-    ----------
-    sizes
-        The sizes of its inputs.
-    attributes
-        Its attributes.
-    elements
-        Returns the elements of an input by its number, if they are known: numbers and expressions.
-    opset
-        The version of ONNX's operators.
+    `sizes`: the sizes of its inputs.
+    `attributes`: its attributes.
+    `elements`: returns the elements of an input by its number, if they are known: numbers and
+    expressions.
+    `opset`: the version of ONNX's operators.
     """
 
     sizes: Sizes
@@ -76,20 +65,7 @@ _Rule: TypeAlias = Callable[[Asked], Iterator[Demand]]
 
 
 def demands(op: str, asked: Asked) -> Iterator[Demand]:
-    """Generate what an operator asks of the sizes of its inputs.
-
-    Parameters
-    ----------
-    op
-        The operator.
-    asked
-        What is known about the node.
-
-    Returns
-    -------
-    demands
-        Only of open sizes; what TVM's importer says of numbers is its own.
-    """
+    """Generate what an operator asks of the sizes of its inputs."""
     rule = _RULES.get(op)
     for demand in rule(asked) if rule else ():
         place, axis, size, _ = demand

@@ -72,16 +72,8 @@ _OPEN = -(2**62)
 def fold(outline: ModelProto) -> bool:
     """Write what only depends on the sizes of a model as constants.
 
-    Parameters
-    ----------
-    outline
-        The model with the types of its tensors, as `onnx_types.outline` returns it. It gets
-        constants, and loses each If whose condition became one.
-
-    Returns
-    -------
-    is_folded
-        Whether it has changed.
+    `outline`: the model with the types of its tensors, as `onnx_types.outline` returns it. It gets
+    constants, and loses each If whose condition became one.
     """
     # Before, operators broadcast by an attribute, which the evaluator does not know.
     if opset_of(outline) < _LEAST_OPSET or not _Folder(outline, outline.graph).run():
@@ -95,14 +87,9 @@ def fold(outline: ModelProto) -> bool:
 class _Folder:
     """A graph whose shape computations are evaluated.
 
-    Parameters
-    ----------
-    model
-        The model.
-    graph
-        Its graph or one inside it, which is changed.
-    outer
-        The graph around it.
+    `model`: the model.
+    `graph`: its graph or one inside it, which is changed.
+    `outer`: the graph around it.
     """
 
     def __init__(self, model: ModelProto, graph: GraphProto, outer: _Folder | None = None) -> None:

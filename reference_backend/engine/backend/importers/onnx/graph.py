@@ -53,10 +53,7 @@ def title_of(node: NodeProto) -> str:
 class Node:
     """A node with its attributes as a mapping.
 
-    Parameters
-    ----------
-    proto
-        The node.
+    `proto`: the node.
     """
 
     def __init__(self, proto: NodeProto) -> None:
@@ -78,16 +75,10 @@ class Node:
 class Graph:
     """A graph, and the nodes that replace those it has.
 
-    Parameters
-    ----------
-    proto
-        The graph, which is changed.
-    opset
-        The version of ONNX's own operators in the model.
-    outer
-        The graph around it, whose tensors it sees.
-    weights
-        Constants of which the graph lacks the values, by name.
+    `proto`: the graph, which is changed.
+    `opset`: the version of ONNX's own operators in the model.
+    `outer`: the graph around it, whose tensors it sees.
+    `weights`: constants of which the graph lacks the values, by name.
     """
 
     def __init__(
@@ -214,18 +205,7 @@ class Graph:
     ) -> str:
         """Add a node; return the name of its output.
 
-        Parameters
-        ----------
-        op
-            The operator.
-        inputs
-            The names of its inputs.
-        attributes
-            Its attributes.
-        output
-            The name of its output; by default a new one.
-        like
-            The node that it replaces, in whose place messages name it.
+        `output`: the name of its output; by default a new one.
         """
         origin = like.proto.name or like.proto.output[0] if like else op
         output = output or self.fresh(f"{origin}_{op}")
@@ -252,7 +232,7 @@ class Graph:
         return self.emit("Cast", [name], {"to": TensorProto.FLOAT}, like=node)
 
     def axis_of(self, node: Node, scale: str, axis: int) -> int | None:
-        """Return the axis along which a scale of a quantised operator lies; None if it is one."""
+        """Return the axis along which a scale of a quantized operator lies; None if it is one."""
         shape = self.shape(scale)
         if shape is None:
             node.refuse(
@@ -273,14 +253,8 @@ class Graph:
     ) -> str:
         """Add a DequantizeLinear; return the name of its output.
 
-        Parameters
-        ----------
-        node
-            The node that it is for.
-        x, scale, zero_point
-            Its inputs; an absent zero point is "".
-        axis
-            The axis of the channels if the scale is a vector.
+        `x`, `scale`, `zero_point`: its inputs; an absent zero point is "".
+        `axis`: the axis of the channels if the scale is a vector.
         """
         along = None if axis is None else self.axis_of(node, scale, axis)
         inputs = [x, self.scale(node, scale), self.scalar(zero_point)][: 3 if zero_point else 2]
@@ -291,14 +265,8 @@ class Graph:
     def quantize(self, node: Node, x: str, scale: str, zero_point: str, like: str) -> None:
         """Add the QuantizeLinear that computes the output of a node.
 
-        Parameters
-        ----------
-        node
-            The node.
-        x, scale, zero_point
-            The inputs; an absent zero point is "".
-        like
-            Names of tensors of the same type, which it needs if the zero point is absent.
+        `x`, `scale`, `zero_point`: the inputs; an absent zero point is "".
+        `like`: names of tensors of the same type, which it needs if the zero point is absent.
         """
         if not zero_point:
             kind = self.element_type(like)

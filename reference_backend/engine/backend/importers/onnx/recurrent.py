@@ -71,14 +71,9 @@ def _rule(op: str) -> Rule:
 class _Recurrence:
     """A recurrent operator that is written step by step.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    node
-        The node.
-    op
-        Its operator.
+    `graph`: the graph.
+    `node`: the node.
+    `op`: its operator.
     """
 
     def __init__(self, graph: Graph, node: Node, op: str) -> None:

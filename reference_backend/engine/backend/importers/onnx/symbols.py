@@ -60,12 +60,9 @@ _READS_SIZES = {"ConstantOfShape": 0, "Reshape": 1}
 class Symbols:
     """The tensors of a model whose elements are sizes, and what is computed from them.
 
-    Parameters
-    ----------
-    builder
-        Makes calls.
-    weights
-        Constants that are parameters, by the name of their variable, as TVM's importer has them.
+    `builder`: makes calls.
+    `weights`: constants that are parameters, by the name of their variable, as TVM's importer has
+    them.
     """
 
     def __init__(
@@ -84,21 +81,7 @@ class Symbols:
     ) -> relax.Expr | None:
         """Return what an operator of a shape computation computes.
 
-        Parameters
-        ----------
-        op
-            The operator.
-        inputs
-            Its inputs.
-        attributes
-            Its attributes.
-        opset
-            The version of ONNX's operators.
-
-        Returns
-        -------
-        result
-            A tensor, or a tuple of them; None if TVM's importer is to read the node.
+        A tensor, or a tuple of them; None if TVM's importer is to read the node.
         """
         try:
             if op in ("Shape", "Size"):

@@ -26,24 +26,8 @@ def outline(
     state of the model. Results that ONNX does not know, as behind an operator of another domain,
     have what the file says.
 
-    Parameters
-    ----------
-    model
-        A model, which is not changed.
-    shapes
-        The sizes of inputs, by name, that replace those in the file; None for none.
-    told
-        What symbols of the inputs must be, as `onnx_names.read` found it; None for nothing.
-
-    Returns
-    -------
-    outline
-        Another model. What cannot be inferred has no type there.
-
-    Raises
-    ------
-    ValueError
-        A size is negative, or given otherwise than the model has it.
+    `shapes`: the sizes of inputs, by name, that replace those in the file; None for none.
+    `told`: what symbols of the inputs must be, as `onnx_names.read` found it; None for nothing.
     """
     given = shapes if isinstance(shapes, Mapping) else {}
     result = ModelProto(ir_version=model.ir_version)
@@ -66,12 +50,8 @@ def outline(
 def infer(outline: ModelProto, with_sizes: bool = True) -> None:
     """Infer the types of all tensors but the inputs.
 
-    Parameters
-    ----------
-    outline
-        As :func:`outline` returns it; it is changed.
-    with_sizes
-        Whether the sizes of its results hold, which the model may declare for other inputs.
+    `with_sizes`: whether the sizes of its results hold, which the model may declare for other
+    inputs.
     """
     graph = outline.graph
     said = [*graph.output]
@@ -85,13 +65,7 @@ def infer(outline: ModelProto, with_sizes: bool = True) -> None:
 
 
 def declared(graph: GraphProto) -> Mapping[str, Declared]:
-    """Return the types of the tensors of an outline but its constants, by name, as TVM has them.
-
-    Parameters
-    ----------
-    graph
-        Its graph.
-    """
+    """Return the types of the tensors of an outline but its constants, by name, as TVM has them."""
     values = (*graph.input, *graph.value_info, *graph.output)
     return {value.name: _declared(value) for value in values if value.type.HasField("tensor_type")}
 

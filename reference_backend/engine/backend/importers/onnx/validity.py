@@ -29,20 +29,10 @@ _NOISE = re.compile(r"\[(?:Shape|Type)InferenceError\] *| in node \w+ \(\d+\)")
 def require_valid(model: ModelProto, outline: ModelProto, with_sizes: bool = True) -> None:
     """Refuse a model with a node whose inputs and attributes do not fit each other.
 
-    Parameters
-    ----------
-    model
-        The model with the values of its constants.
-    outline
-        The same with the types of its tensors, and with what only depends on its sizes folded.
-    with_sizes
-        Whether the sizes of its results hold, which the model may declare for other inputs.
-
-    Raises
-    ------
-    ValueError
-        It has such a node, or declares a result of the model as another type than ONNX infers; the
-        message names the node.
+    `outline`: the same with the types of its tensors, and with what only depends on its sizes
+    folded.
+    `with_sizes`: whether the sizes of its results hold, which the model may declare for other
+    inputs.
     """
     _require_inferred(outline)
     opset = opset_of(model)

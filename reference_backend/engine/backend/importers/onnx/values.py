@@ -20,20 +20,7 @@ _MOST = 2**40
 
 
 def require_values(graph: Graph, node: Node) -> None:
-    """Refuse a node whose values contradict its operator.
-
-    Parameters
-    ----------
-    graph
-        The graph, of which nothing is changed.
-    node
-        The node, of ONNX's own operators or those of ONNX Runtime.
-
-    Raises
-    ------
-    ValueError
-        The message names the node.
-    """
+    """Refuse a node whose values contradict its operator."""
     for name, allowed in _NAMES.get(node.proto.op_type, {}).items():
         value = node.attributes.get(name, b"")
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

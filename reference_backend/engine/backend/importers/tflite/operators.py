@@ -42,7 +42,7 @@ RSQRT SELECT SELECT_V2 SHAPE SIN SLICE SOFTMAX SPACE_TO_BATCH_ND SPACE_TO_DEPTH 
 SQRT SQUARE SQUARED_DIFFERENCE SQUEEZE STRIDED_SLICE SUB SUM TANH TILE TOPK_V2 TRANSPOSE
 TRANSPOSE_CONV UNPACK"""
 _CONVERTED = frozenset(_NAMES.split())
-"""The operators that are converted if their tensors are quantised.
+"""The operators that are converted if their tensors are quantized.
 
 Not those that LiteRT computes on the integers themselves, whatever they stand for: NEG, FLOOR_DIV.
 """
@@ -75,24 +75,7 @@ def read(
 ) -> tvm.IRModule:
     """Read a model.
 
-    Parameters
-    ----------
-    model
-        The model.
-    shape_dict
-        Shapes of inputs in place of those in the file.
-    dtype_dict
-        Element types of inputs, which must be those of the file.
-
-    Returns
-    -------
-    mod
-        A module with the function `main`, whose convolutions have the channels first.
-
-    Raises
-    ------
-    ValueError
-        An operator is not supported, or the file contradicts what was read of it.
+    A module with the function `main`, whose convolutions have the channels first.
     """
     try:
         return _read(model, dict(shape_dict or {}), dict(dtype_dict or {}))
@@ -131,7 +114,7 @@ class Converter(Layers, Places, Values):
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)
         self._integers: dict[str, relax.Expr] = {}
-        """Quantised inputs and results, by the name of the tensor."""
+        """Quantized inputs and results, by the name of the tensor."""
         self._refused: set[str] = set()
         for name in list(self.convert_map):
             is_compared = name in _STABLEHLO or not name.startswith("STABLEHLO_")
@@ -293,8 +276,8 @@ class Converter(Layers, Places, Values):
         tensors = [item for item in (*inputs, *outputs) if item.scales is not None]
         if tensors and kind not in _CONVERTED:
             raise ValueError(
-                f"it has the quantised tensor {tensors[0].tensor.name!r}; supported is this "
-                "operator on real numbers; on quantised tensors these are: "
+                f"it has the quantized tensor {tensors[0].tensor.name!r}; supported is this "
+                "operator on real numbers; on quantized tensors these are: "
                 f"{', '.join(sorted(_CONVERTED))}"
             )
 
@@ -329,7 +312,7 @@ class Converter(Layers, Places, Values):
         return str(bias.tensor.name)
 
     def _write(self, tensor: TensorWrapper, value: relax.Expr) -> None:
-        """Set the value of a tensor, and quantize it if it is quantised."""
+        """Set the value of a tensor, and quantize it if it is quantized."""
         if tensor.scales is None:
             self.exp_tab.set_expr(tensor.tensor.name, value)
             return

@@ -89,19 +89,7 @@ class _Indices:
 def permuted(op: Call, value: relax.Expr, order: Sequence[int]) -> relax.Expr:
     """Return a tensor with its axes in another order.
 
-    Parameters
-    ----------
-    op
-        The call.
-    value
-        The tensor.
-    order
-        Its axes.
-
-    Returns
-    -------
-    value
-        The same one if the order is that which it has.
+    The same one if the order is that which it has.
     """
     if list(order) == list(range(len(order))):
         return value

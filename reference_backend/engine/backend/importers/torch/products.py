@@ -90,20 +90,7 @@ def _convolution(op: Call) -> relax.Expr:
 
 
 def each(sizes: int | Sequence[int], axes: int) -> list[int]:
-    """Return a number for each axis.
-
-    Parameters
-    ----------
-    sizes
-        One for all axes, or one for each.
-    axes
-        How many axes there are.
-
-    Returns
-    -------
-    numbers
-        As many as axes.
-    """
+    """Return a number for each axis."""
     given = [sizes] if isinstance(sizes, int) else list(sizes)
     return given * axes if len(given) == 1 else given
 

@@ -59,7 +59,7 @@ RULES: dict[str, Rule] = {
 """What converts an op in place of TVM's importer, by the op's name without the overload."""
 
 _NAMESPACES = ("quantized_decomposed", "torchao", "quantized", "pt2e_quant")
-"""Libraries of quantised ops; only some ops of the first two are supported."""
+"""Libraries of quantized ops; only some ops of the first two are supported."""
 
 _STAND_INS = ("float32", "float16", "bfloat16")
 
@@ -98,7 +98,7 @@ def _nodes(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
         yield from getattr(getattr(module, "graph", None), "nodes", ())
 
 
-def _is_quantised(node: torch.fx.Node) -> bool:
+def _is_quantized(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and (
         getattr(node.target, "namespace", "") in _NAMESPACES
         or op_name(node) in torch_operators.RULES
@@ -108,7 +108,7 @@ def _is_quantised(node: torch.fx.Node) -> bool:
 def _decompositions(program: torch.export.ExportedProgram) -> dict[Any, Any]:
     """Return what is taken apart before a program is read."""
     table = torch.export.default_decompositions()
-    found = {node.target for node in _nodes(program) if _is_quantised(node)}
+    found = {node.target for node in _nodes(program) if _is_quantized(node)}
     if found:
         # Some ops of torchao would be taken apart; they have converters here.
         for target in (*found, torch.ops.aten.linear.default, torch.ops.aten.matmul.default):
@@ -170,7 +170,7 @@ def _check_inputs(program: torch.export.ExportedProgram) -> None:
 def _check_op(node: torch.fx.Node, given: Mapping[str, object]) -> None:
     if node.target.__name__ in given:
         return
-    if _is_quantised(node) and op_name(node) not in RULES:
+    if _is_quantized(node) and op_name(node) not in RULES:
         names = ", ".join(sorted(torch_operators.RULES.keys() - {"aten._int_mm"}))
         refuse(node, f"this op is not supported; supported are {names}")
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -283,12 +283,9 @@ def _overwrites(user: torch.fx.Node, buffer: torch.fx.Node) -> bool:
 class _Converters:
     """What TVM calls for each op that has a rule.
 
-    Parameters
-    ----------
-    program
-        The program that is read.
-    keep_parameters
-        Whether its parameters are inputs of the result, so that their values are not known.
+    `program`: the program that is read.
+    `keep_parameters`: whether its parameters are inputs of the result, so that their values are not
+    known.
     """
 
     def __init__(self, program: torch.export.ExportedProgram, keep_parameters: bool) -> None:

@@ -85,9 +85,9 @@ inline int64_t Grain(int64_t operations) {
   return operations < 1 ? kWorthwhile : CeilDivide(kWorthwhile, operations);
 }
 
-/*! \brief Runs Elementwise as one loop if it is the last step of a normalisation along rows, which
+/*! \brief Runs Elementwise as one loop if it is the last step of a normalization along rows, which
  *  are the last dimensions: (data - mean) * factor * gamma + beta. Results are the same. */
-bool Normalise(const ElementwiseArgs& args, const KernelContext& context);
+bool Normalize(const ElementwiseArgs& args, const KernelContext& context);
 
 }  // namespace npu::emulator
 

@@ -46,7 +46,7 @@ Interval SumsOf(const Interval& a, const Interval& b, int64_t depth) {
 
 // ---- Results ----
 
-// Finds the programs that Simd::requantise computes.
+// Finds the programs that Simd::requantize computes.
 class Recognizer {
  public:
   // Rows or columns of the result are `channels`; `memory` has room for Floats(channels).
@@ -88,7 +88,7 @@ class Recognizer {
     return true;
   }
 
-  Requantisation how;
+  Requantization how;
 
  private:
   // The step that the values after the sum have reached.
@@ -195,7 +195,7 @@ class SumStore : public TileStore {
         narrow_(epilogue, out, row_length, fits_),
         wide_(epilogue, out) {
     Recognizer recognizer(epilogue, out, channels, by_column, memory);
-    requantises_ = fits_ && recognizer.Run();
+    requantizes_ = fits_ && recognizer.Run();
     how_ = recognizer.how;
     out_ = static_cast<uint8_t*>(out.data);
   }
@@ -215,7 +215,7 @@ class SumStore : public TileStore {
 
   void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t row, int64_t column,
                  float* registers) const override {
-    if (requantises_) return Requantise(tile, rows, columns, row, column);
+    if (requantizes_) return Requantize(tile, rows, columns, row, column);
     if (fits_) return narrow_.StoreTile(tile, rows, columns, row, column, registers + kValues);
     if (integers_) {
       for (int64_t r = 0; r < rows; ++r) {
@@ -230,17 +230,17 @@ class SumStore : public TileStore {
   // Lines of one row, `stride` apart; only if StoresLines().
   void StoreLines(const float* sums, int64_t lines, int64_t columns, int64_t stride, int64_t row,
                   int64_t column) const {
-    Requantisation how = how_;
+    Requantization how = how_;
     how.one_channel = true;
-    simd_.requantise(how, sums, lines, stride, columns, row % channels_,
+    simd_.requantize(how, sums, lines, stride, columns, row % channels_,
                      out_ + row * row_length_ + column, columns);
   }
-  bool StoresLines() const { return requantises_; }
+  bool StoresLines() const { return requantizes_; }
 
   // A piece of one row.
   void StoreRun(const float* sums, int64_t count, int64_t row, int64_t column,
                 float* registers) const {
-    if (requantises_) return Requantise(sums, 1, count, row, column);
+    if (requantizes_) return Requantize(sums, 1, count, row, column);
     if (fits_) return narrow_.StoreRun(sums, count, row, column, registers + kValues);
     for (int64_t i = 0; i < count; i += Evaluator::kBlock) {
       int64_t block = std::min(Evaluator::kBlock, count - i);
@@ -257,9 +257,9 @@ class SumStore : public TileStore {
   // Room for a block of int64.
   static constexpr int64_t kValues = 2 * Evaluator::kBlock;
 
-  void Requantise(const float* sums, int64_t rows, int64_t columns, int64_t row,
+  void Requantize(const float* sums, int64_t rows, int64_t columns, int64_t row,
                   int64_t column) const {
-    simd_.requantise(how_, sums, rows, kPanelColumns, columns,
+    simd_.requantize(how_, sums, rows, kPanelColumns, columns,
                      how_.by_column ? column : row % channels_, out_ + row * row_length_ + column,
                      row_length_);
   }
@@ -273,10 +273,10 @@ class SumStore : public TileStore {
   }
 
   const Simd& simd_;
-  // The epilogue is of integers; int32 suffices for it; Simd::requantise computes it.
-  bool integers_, fits_, requantises_ = false;
+  // The epilogue is of integers; int32 suffices for it; Simd::requantize computes it.
+  bool integers_, fits_, requantizes_ = false;
   int64_t row_length_, channels_;
-  Requantisation how_;
+  Requantization how_;
   uint8_t* out_ = nullptr;
   Evaluator narrow_;
   IntegerEvaluator wide_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file row_steps.cc
- * \brief The steps of a softmax and of a normalisation along rows, in fewer passes over them.
+ * \brief The steps of a softmax and of a normalization along rows, in fewer passes over them.
  */
 #include <algorithm>
 
@@ -155,7 +155,7 @@ int Softmax(const Steps& steps, const ElementwiseArgs* quotient, const KernelCon
   return quotient == nullptr ? 3 : 4;
 }
 
-// ---- Normalisation: the mean, squares of differences, and a function of their mean ----
+// ---- Normalization: the mean, squares of differences, and a function of their mean ----
 
 bool IsVariance(const Steps& steps) {
   if (!steps.Match(NPU_REDUCE_MEAN, NPU_REDUCE_MEAN)) return false;
@@ -186,12 +186,12 @@ struct Normal {
     if (program.instruction_count != 9) return;
     const npu_vector_instruction* sum = Find(program, 8, NPU_VECTOR_ADD);
     const npu_vector_instruction* product = find(sum, NPU_VECTOR_MULTIPLY);
-    const npu_vector_instruction* normalised = find(product, NPU_VECTOR_MULTIPLY);
-    const npu_vector_instruction* difference = find(normalised, NPU_VECTOR_SUBTRACT);
+    const npu_vector_instruction* normalized = find(product, NPU_VECTOR_MULTIPLY);
+    const npu_vector_instruction* difference = find(normalized, NPU_VECTOR_SUBTRACT);
     const npu_vector_instruction* load = find(difference, NPU_VECTOR_LOAD);
     data = load == nullptr ? nullptr : program.inputs + load->a;
     mean = operand(difference);
-    factor = operand(normalised);
+    factor = operand(normalized);
     gamma = operand(product);
     beta = operand(sum);
     for (int d = out.rank - 1; d >= 0 && factor != nullptr && factor->rank == out.rank; --d) {
@@ -221,7 +221,7 @@ struct Normal {
 
 }  // namespace
 
-bool Normalise(const ElementwiseArgs& args, const KernelContext& context) {
+bool Normalize(const ElementwiseArgs& args, const KernelContext& context) {
   const Normal normal(args);
   if (!normal.IsValid()) return false;
   const int64_t columns = normal.columns;
@@ -230,7 +230,7 @@ bool Normalise(const ElementwiseArgs& args, const KernelContext& context) {
     const float* from = Floats(*normal.data) + row * columns;
     float* to = Floats(args.out) + row * columns;
     parameters.ForRuns(row * columns, columns, [&](int64_t offset, int64_t count) {
-      ActiveSimd().normalise(from, count, Floats(*normal.mean)[row], Floats(*normal.factor)[row],
+      ActiveSimd().normalize(from, count, Floats(*normal.mean)[row], Floats(*normal.factor)[row],
                              Floats(*normal.gamma) + offset, Floats(*normal.beta) + offset,
                              static_cast<int>(parameters.strides[0]), to);
       from += count;

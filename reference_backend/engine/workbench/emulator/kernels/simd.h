@@ -55,7 +55,7 @@ constexpr int kSplat = 64;
 
 /*! \brief Turns sums of a product into elements of 8 bits: sum + bias, rescaled, plus the zero
  *  point, limited to `least` and `most`. All of it is in int32. */
-struct Requantisation {
+struct Requantization {
   /*! \brief One for each channel; there are kSlack more. */
   int32_t* bias = nullptr;
   int32_t* multiplier = nullptr;
@@ -221,9 +221,9 @@ struct Simd {
   /*! \brief As apply, in int32, for those opcodes that IntervalOf of integers.cc knows. */
   void (*apply_integers)(const npu_vector_instruction& instruction, const VectorOperand& a,
                          const VectorOperand& b, const VectorOperand& c, int64_t count, float* out);
-  /*! \brief Requantises rows of int32, `stride` apart, whose first channel is `channel`. Whole
+  /*! \brief Requantizes rows of int32, `stride` apart, whose first channel is `channel`. Whole
    * vectors of each row are read. */
-  void (*requantise)(const Requantisation& how, const float* sums, int64_t rows, int64_t stride,
+  void (*requantize)(const Requantization& how, const float* sums, int64_t rows, int64_t stride,
                      int64_t columns, int64_t channel, uint8_t* out, int64_t out_stride);
   /*! \brief Rows of a panel of weights, 32 elements of int8 or uint8, as real numbers: column c
    * less zeros[c], times scales[c]. With 4 bits, column c is the low half of byte c, and column c +
@@ -254,7 +254,7 @@ struct Simd {
                     float* variances);
   /*! \brief out[i] = (data[i] - mean) * factor * gamma[i * step] + beta[i * step], where the step
    * is 0 or 1. `out` may be the data. */
-  void (*normalise)(const float* data, int64_t count, float mean, float factor, const float* gamma,
+  void (*normalize)(const float* data, int64_t count, float mean, float factor, const float* gamma,
                     const float* beta, int step, float* out);
   /*! \brief Null if the processor has no instructions for them. */
   const QuadProducts* quads = nullptr;

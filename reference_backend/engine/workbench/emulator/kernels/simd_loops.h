@@ -1339,7 +1339,7 @@ inline VI RescaleHigh(VI value, VI multiplier, VUL even_addend, VUL odd_addend, 
 }
 
 template <npu_rounding kRounding, bool kHigh, bool kByColumn>
-void RequantiseRows(const Requantisation& how, const float* sums, int64_t rows, int64_t stride,
+void RequantizeRows(const Requantization& how, const float* sums, int64_t rows, int64_t stride,
                     int64_t columns, int64_t channel, uint8_t* out, int64_t out_stride) {
   auto parameter = [&](const int32_t* all, int64_t at) __attribute__((always_inline)) {
     return kByColumn ? LoadAs<VI>(all + channel + at) : all[channel] - VI{};
@@ -1396,25 +1396,25 @@ void RequantiseRows(const Requantisation& how, const float* sums, int64_t rows, 
 }
 
 template <npu_rounding kRounding, bool kHigh>
-void RequantiseAs(const Requantisation& how, const float* sums, int64_t rows, int64_t stride,
+void RequantizeAs(const Requantization& how, const float* sums, int64_t rows, int64_t stride,
                   int64_t columns, int64_t channel, uint8_t* out, int64_t out_stride) {
-  auto function = how.by_column ? RequantiseRows<kRounding, kHigh, true>
-                                : RequantiseRows<kRounding, kHigh, false>;
+  auto function = how.by_column ? RequantizeRows<kRounding, kHigh, true>
+                                : RequantizeRows<kRounding, kHigh, false>;
   function(how, sums, rows, stride, columns, channel, out, out_stride);
 }
 
-void Requantise(const Requantisation& how, const float* sums, int64_t rows, int64_t stride,
+void Requantize(const Requantization& how, const float* sums, int64_t rows, int64_t stride,
                 int64_t columns, int64_t channel, uint8_t* out, int64_t out_stride) {
-  using Function = void (*)(const Requantisation&, const float*, int64_t, int64_t, int64_t, int64_t,
+  using Function = void (*)(const Requantization&, const float*, int64_t, int64_t, int64_t, int64_t,
                             uint8_t*, int64_t);
   static constexpr Function kRoundings[] = {
-      RequantiseAs<NPU_ROUND_HALF_UP, false>,   RequantiseAs<NPU_ROUND_DOUBLE, false>,
-      RequantiseAs<NPU_ROUND_HALF_EVEN, false>, RequantiseAs<NPU_ROUND_HALF_AWAY, false>,
-      RequantiseAs<NPU_ROUND_DOWN, false>,      RequantiseAs<NPU_ROUND_TO_ZERO, false>,
+      RequantizeAs<NPU_ROUND_HALF_UP, false>,   RequantizeAs<NPU_ROUND_DOUBLE, false>,
+      RequantizeAs<NPU_ROUND_HALF_EVEN, false>, RequantizeAs<NPU_ROUND_HALF_AWAY, false>,
+      RequantizeAs<NPU_ROUND_DOWN, false>,      RequantizeAs<NPU_ROUND_TO_ZERO, false>,
   };
   Function function = kRoundings[how.rounding];
   if (how.high && how.rounding == NPU_ROUND_HALF_UP)
-    function = RequantiseAs<NPU_ROUND_HALF_UP, true>;
+    function = RequantizeAs<NPU_ROUND_HALF_UP, true>;
   function(how, sums, rows, stride, columns, channel, out, out_stride);
 }
 
@@ -1480,11 +1480,11 @@ constexpr Simd Table(const char* name) {
           Pair,          Join,
           WidenHalves,   Chain,
           LoadAsInt32,   StoreFromInt32,
-          ApplyInt32,    Requantise,
+          ApplyInt32,    Requantize,
           Weigh,         MultiplyWeights,
           FinishRows,    ReduceElements,
           ConvolvePlane, SoftmaxRows,
-          VariancesOf,   Normalise};
+          VariancesOf,   Normalize};
 }
 
 }  // namespace

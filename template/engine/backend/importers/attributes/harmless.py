@@ -10,12 +10,8 @@ from typing import NamedTuple
 class Harmless(NamedTuple):
     """Something that an importer may ignore.
 
-    Parameters
-    ----------
-    reason
-        Why values stay right.
-    when
-        For which values of the node's attributes it is so; for all by default.
+    `reason`: why values stay right.
+    `when`: for which values of the node's attributes it is so; for all by default.
     """
 
     reason: str
@@ -25,14 +21,7 @@ class Harmless(NamedTuple):
 def harmless(front_door: str, op: str, name: str, given: Mapping[str, object]) -> bool:
     """Return whether something may be ignored.
 
-    Parameters
-    ----------
-    front_door, op
-        The operator: of ONNX without its version, of PyTorch without the overload.
-    name
-        The attribute, argument, field of options, or input.
-    given
-        What the node has, by name.
+    `front_door`, `op`: the operator: of ONNX without its version, of PyTorch without the overload.
     """
     rows = HARMLESS[front_door]
     found = [rows.get(key, {}).get(name) for key in (op, "*")]

@@ -16,12 +16,8 @@ from .tables import Row, Rows
 class Schema(NamedTuple):
     """What an operator has.
 
-    Parameters
-    ----------
-    defaults
-        Its attributes, with their default values; None is for those without one.
-    inputs
-        The names of its inputs; the last one may stand for many.
+    `defaults`: its attributes, with their default values; None is for those without one.
+    `inputs`: the names of its inputs; the last one may stand for many.
     """
 
     defaults: Mapping[str, object]
@@ -31,17 +27,7 @@ class Schema(NamedTuple):
 def schema_of(op: str, domain: str, opset: int) -> Schema | None:
     """Return what an operator has in a version.
 
-    Parameters
-    ----------
-    op, domain
-        The operator.
-    opset
-        The version of ONNX's own operators.
-
-    Returns
-    -------
-    schema
-        None of an operator that is not known.
+    None of an operator that is not known.
     """
     if domain == "com.microsoft":
         found = CONTRIB.get(op)
@@ -72,19 +58,7 @@ _HISTORY: dict[str, list[int]] = {}
 def row_of(rows: Rows, op: str, domain: str, opset: int) -> Row | None:
     """Return the row of an operator in a version.
 
-    Parameters
-    ----------
-    rows
-        All rows.
-    op, domain
-        The operator.
-    opset
-        The version of ONNX's own operators.
-
-    Returns
-    -------
-    row
-        None of an operator that is not known.
+    None of an operator that is not known.
     """
     if domain not in DOMAINS:
         return None

@@ -12,13 +12,7 @@ import tflite
 
 
 def fields_of(options: str) -> Sequence[str]:
-    """Return the fields of a table of options.
-
-    Parameters
-    ----------
-    options
-        Its name.
-    """
+    """Return the fields of a table of options."""
     kind = tables_of_options().get(options)
     others = ("GetRootAs", "Init")
     parts = ("AsNumpy", "Length", "IsNone", "BufferHasIdentifier")

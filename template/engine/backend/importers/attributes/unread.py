@@ -20,14 +20,9 @@ _LONGEST = 60
 class Given(NamedTuple):
     """Something that a node has.
 
-    Parameters
-    ----------
-    name
-        As the tables have it.
-    value
-        Its value.
-    default
-        The value that it has if the model does not say it.
+    `name`: as the tables have it.
+    `value`: its value.
+    `default`: the value that it has if the model does not say it.
     """
 
     name: str
@@ -36,13 +31,7 @@ class Given(NamedTuple):
 
 
 def refuses(row: Row) -> bool:
-    """Return whether a rule reads nothing, as it has its own words to refuse an operator.
-
-    Parameters
-    ----------
-    row
-        What the rule reads.
-    """
+    """Return whether a rule reads nothing, as it has its own words to refuse an operator."""
     return not row["reads"] and "hands_on" not in row
 
 
@@ -54,28 +43,7 @@ def require_read(
     given: Iterable[Given],
     more: Mapping[str, object] | None = None,
 ) -> None:
-    """Refuse what an importer does not read of a node, but defaults and what is harmless.
-
-    Parameters
-    ----------
-    front_door
-        `onnx`, `torch` or `tflite`.
-    title
-        The node for messages.
-    op
-        The operator, as `harmless` has it.
-    row
-        What is read of it.
-    given
-        What the node has.
-    more
-        What else decides about what is harmless, by name.
-
-    Raises
-    ------
-    ValueError
-        Something has another value than its default.
-    """
+    """Refuse what an importer does not read of a node, but defaults and what is harmless."""
     given = list(given)
     values = {item.name.rpartition(".")[2]: item.value for item in given}
     values |= more or {}

@@ -30,12 +30,8 @@ def _attention(graph: Graph, node: Node) -> None:
 class _Attention:
     """Attention that is written as products, a bias and a softmax.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    node
-        The node.
+    `graph`: the graph.
+    `node`: the node.
     """
 
     def __init__(self, graph: Graph, node: Node) -> None:

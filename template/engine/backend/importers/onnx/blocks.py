@@ -15,16 +15,10 @@ from .graph import Graph, Node
 class Blocks:
     """A tensor whose scale changes every few elements of an axis, as rows of one block each.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    node
-        The node with the attribute `block_size`.
-    x
-        The name of its tensor.
-    scale
-        The name of its scales.
+    `graph`: the graph.
+    `node`: the node with the attribute `block_size`.
+    `x`: the name of its tensor.
+    `scale`: the name of its scales.
     """
 
     def __init__(self, graph: Graph, node: Node, x: str, scale: str) -> None:
@@ -81,15 +75,7 @@ class Blocks:
 
 
 def matmul_nbits(graph: Graph, node: Node) -> None:
-    """Write a product with packed weights, which are constants, as dequantize and matmul.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    node
-        A node MatMulNBits of ONNX Runtime.
-    """
+    """Write a product with packed weights, which are constants, as dequantize and matmul."""
     a, b, scales, zeros, order, bias = node.inputs(6)
     weights, scale = graph.constant(b), graph.constant(scales)
     zero = graph.constant(zeros) if zeros else None

@@ -21,18 +21,7 @@ from .graph import OWN, Node, graphs_of, opset_of, title_of
 
 
 def require_sound(model: ModelProto) -> None:
-    """Refuse a model whose nodes do not come each after those that it reads.
-
-    Parameters
-    ----------
-    model
-        The model.
-
-    Raises
-    ------
-    ValueError
-        It is none; the message names the node and the tensor.
-    """
+    """Refuse a model whose nodes do not come each after those that it reads."""
     for value in model.graph.input:
         _require_tensor(value)
     opset, latest = opset_of(model), defs.onnx_opset_version()

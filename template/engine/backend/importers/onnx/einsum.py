@@ -47,14 +47,9 @@ def _einsum(graph: Graph, node: Node) -> None:
 class _Einsum:
     """An Einsum that is written as products of two operands each.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    node
-        The node.
-    equation
-        Its equation, without spaces.
+    `graph`: the graph.
+    `node`: the node.
+    `equation`: its equation, without spaces.
     """
 
     def __init__(self, graph: Graph, node: Node, equation: str) -> None:

@@ -98,26 +98,7 @@ def largest(one: Element, other: Element) -> Element:
 
 
 def broadcast(one: Element, other: Element) -> Element:
-    """Return the size that one gets where it is broadcast to another.
-
-    Parameters
-    ----------
-    one
-        The size of a tensor.
-    other
-        The size of the shape.
-
-    Returns
-    -------
-    size
-        That of the result.
-
-    Raises
-    ------
-    ValueError
-        They do not go together, or it is not known whether they do: kernels with symbols read a
-        tensor as if it had all elements.
-    """
+    """Return the size that one gets where it is broadcast to another."""
     if not is_open(other) and other < 0:
         raise ValueError(f"its shape has the size {other}")
     if not is_open(one):
@@ -196,26 +177,7 @@ def arithmetic(
 ) -> tuple[Array, str]:
     """Return the elements of what an operator computes, and their type.
 
-    Parameters
-    ----------
-    op
-        The operator of ONNX.
-    elements
-        Those of its inputs; None for an absent one.
-    dtypes
-        The element types of the inputs that are there.
-    attributes
-        The attributes of the node.
-
-    Returns
-    -------
-    elements, dtype
-        Those of its result.
-
-    Raises
-    ------
-    Unknown
-        It is no arithmetic, or the sizes decide about its outcome.
+    `elements`: those of its inputs; None for an absent one.
     """
     first, *others = [item for item in elements if item is not None]
     dtype = dtypes[0]

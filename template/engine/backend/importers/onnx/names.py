@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 class _Builder(Tracer):
     """A block builder that also names choices of branches: for these, TVM asks no converter.
 
-    Parameters
-    ----------
-    graph
-        The graph that is read.
+    `graph`: the graph that is read.
     """
 
     def __init__(self, graph: GraphProto) -> None:
@@ -239,27 +236,10 @@ def read(
 ) -> tvm.IRModule:
     """Read a model as TVM's `from_onnx` does.
 
-    Parameters
-    ----------
-    model
-        The model, with operators that TVM reads.
-    outline
-        The model of the user with the types of its tensors, as `onnx_types.outline` returns it.
-    told
-        Gets what nodes tell of the symbols of inputs: the number that each must be, or another
-        symbol. If it got something, the outline is to be written with that, and read again.
-    **options
-        Of `tvm.relax.frontend.onnx.from_onnx`.
-
-    Returns
-    -------
-    mod
-        A module with the function `main`.
-
-    Raises
-    ------
-    ValueError
-        TVM reads a node as something else than the model declares.
+    `outline`: the model of the user with the types of its tensors, as `onnx_types.outline` returns
+    it.
+    `told`: gets what nodes tell of the symbols of inputs: the number that each must be, or another
+    symbol. If it got something, the outline is to be written with that, and read again.
     """
     ours = with_classes(from_onnx, ONNXGraphImporter=partial(_Importer, outline, model.graph, told))
     mod = ours(model, **options)

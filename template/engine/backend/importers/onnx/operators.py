@@ -19,7 +19,7 @@ from . import (
     einsum as onnx_einsum,
 )
 from . import (
-    quantised as onnx_quantised,
+    quantized as onnx_quantized,
 )
 from . import (
     recurrent as onnx_recurrent,
@@ -36,7 +36,7 @@ RULES: Mapping[str, Rule] = {
     **onnx_attention.RULES,
     **onnx_attributes.RULES,
     **onnx_einsum.RULES,
-    **onnx_quantised.RULES,
+    **onnx_quantized.RULES,
     **onnx_recurrent.RULES,
     **onnx_resize.RULES,
     **onnx_windows.RULES,
@@ -47,21 +47,12 @@ RULES: Mapping[str, Rule] = {
 def normalize(model: ModelProto, outline: ModelProto, is_folded: bool = False) -> ModelProto:
     """Rewrite the operators of a model that have a rule.
 
-    Parameters
-    ----------
-    model
-        A model, which is not changed.
-    outline
-        The same with the types of its tensors, as `onnx_types.outline` returns it.
-    is_folded
-        Whether the outline has other nodes or constants than the model.
+    `outline`: the same with the types of its tensors, as `onnx_types.outline` returns it.
+    `is_folded`: whether the outline has other nodes or constants than the model.
 
-    Returns
-    -------
-    model
-        A copy, in which each operator with a rule is one or more that TVM's importer reads rightly:
-        a quantised one is an operator on floats between DequantizeLinear and QuantizeLinear. The
-        model itself if there is nothing to rewrite.
+    A copy, in which each operator with a rule is one or more that TVM's importer reads rightly: a
+    quantized one is an operator on floats between DequantizeLinear and QuantizeLinear. The model
+    itself if there is nothing to rewrite.
     """
     given, known = (
         [value.SerializeToString() for value in graph.input]
@@ -94,7 +85,7 @@ def _has_rules(graph: GraphProto) -> bool:
         return True
     return any(
         node.op_type in RULES
-        or onnx_quantised.is_unknown(node)
+        or onnx_quantized.is_unknown(node)
         or any(_has_rules(inner) for inner in graphs_of(node))
         for node in graph.node
     )
@@ -114,8 +105,8 @@ def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
             # Such as an infinite scale, which no valid node has.
             with refused_at(f"ONNX node {title_of(item)}", str):
                 rule(graph, node)
-        elif onnx_quantised.is_unknown(item):
-            onnx_quantised.refuse_unknown(node)
+        elif onnx_quantized.is_unknown(item):
+            onnx_quantized.refuse_unknown(node)
         else:
             graph.nodes.append(item)
         if item.op_type in _MOVES:

@@ -17,12 +17,8 @@ from .elements import Element, is_open, largest, proves, simple
 class Relations:
     """Makes the demands of nodes hold: by telling the symbols of inputs, else by checks in the run.
 
-    Parameters
-    ----------
-    builder
-        Makes calls.
-    told
-        Gets what symbols of the inputs must be: a number, or the name of another symbol.
+    `builder`: makes calls.
+    `told`: gets what symbols of the inputs must be: a number, or the name of another symbol.
     """
 
     def __init__(self, builder: relax.BlockBuilder, told: dict[str, int | str]) -> None:
@@ -34,17 +30,7 @@ class Relations:
     def kept(
         self, op: str, inputs: Sequence[relax.Expr | None], asked: Asked
     ) -> Sequence[relax.Expr | None]:
-        """Return the inputs of a node, with sizes of which the program checks what it asks.
-
-        Parameters
-        ----------
-        op
-            The operator.
-        inputs
-            Its inputs.
-        asked
-            What is known about the node.
-        """
+        """Return the inputs of a node, with sizes of which the program checks what it asks."""
         read = asked.elements(1) if op in ("Expand", "Reshape") else ()
         if not any(is_open(size) for sizes in (*asked.sizes, read) for size in sizes or ()):
             return inputs

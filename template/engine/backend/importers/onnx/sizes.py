@@ -24,19 +24,8 @@ def set_sizes(
 ) -> None:
     """Write the sizes of inputs into a graph, at each place of the same symbol.
 
-    Parameters
-    ----------
-    graph
-        The graph, which is changed.
-    shapes
-        The sizes of inputs, by name. Those that are not integers stay open, each on its own.
-    replaces
-        Whether they replace other sizes that the graph has.
-
-    Raises
-    ------
-    ValueError
-        An input has another rank or size, or a symbol several sizes.
+    `shapes`: the sizes of inputs, by name. Those that are not integers stay open, each on its own.
+    `replaces`: whether they replace other sizes that the graph has.
     """
     inputs = inputs_of(graph)
     sizes: dict[str, int] = {}
@@ -74,18 +63,7 @@ def set_sizes(
 
 
 def open_unknown_sizes(graph: GraphProto) -> None:
-    """Make each size of -1 an open one, as ONNX Runtime and exporters mean it.
-
-    Parameters
-    ----------
-    graph
-        The graph, which is changed.
-
-    Raises
-    ------
-    ValueError
-        A size is another negative number.
-    """
+    """Make each size of -1 an open one, as ONNX Runtime and exporters mean it."""
     for what, values in (("input", inputs_of(graph).values()), ("result", graph.output)):
         for value in values:
             for dimension in value.type.tensor_type.shape.dim:
@@ -104,11 +82,6 @@ def name_open_sizes(graph: GraphProto) -> None:
 
     TVM takes all sizes without a name for one, a name such as `floor(n/2)` for a formula of
     symbols that no input has, and the name `1` for a number; for ONNX, each name is a symbol.
-
-    Parameters
-    ----------
-    graph
-        The graph, which is changed.
     """
     inputs = inputs_of(graph)
     used = {item.dim_param for item in _dimensions(graph)}
@@ -145,12 +118,7 @@ def _is_formula(symbol: str, plain: set[str]) -> bool:
 def tell_sizes(graph: GraphProto, told: Mapping[str, int | str]) -> None:
     """Write what symbols must be in place of them.
 
-    Parameters
-    ----------
-    graph
-        The graph, which is changed; its symbols have names as `name_open_sizes` gives them.
-    told
-        By symbol, a number or another symbol.
+    `graph`: the graph, which is changed; its symbols have names as `name_open_sizes` gives them.
     """
     for symbol in told:
         value: int | str = symbol

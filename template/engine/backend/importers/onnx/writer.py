@@ -19,12 +19,8 @@ _FEW = 8
 class Writer:
     """Writes nodes in place of one; what only depends on constants is computed at once.
 
-    Parameters
-    ----------
-    graph
-        The graph that gets the nodes.
-    node
-        The node that they replace, by whose name messages and reports know them.
+    `graph`: the graph that gets the nodes.
+    `node`: the node that they replace, by whose name messages and reports know them.
     """
 
     def __init__(self, graph: Graph, node: Node) -> None:

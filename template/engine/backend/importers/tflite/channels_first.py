@@ -22,18 +22,7 @@ _REDUCTIONS = ("relax.mean", "relax.sum", "relax.max", "relax.min")
 
 
 def channels_first(function: relax.Function) -> relax.Function:
-    """Return a function in which images have their channels first between its inputs and outputs.
-
-    Parameters
-    ----------
-    function
-        A function of one dataflow block; others are returned as they are.
-
-    Returns
-    -------
-    function
-        Convolutions, pools and resizes, and what lies between them, are NCHW.
-    """
+    """Return a function in which images have channels first between its inputs and outputs."""
     blocks = function.body.blocks
     if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
         return function

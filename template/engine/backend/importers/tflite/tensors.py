@@ -32,7 +32,7 @@ _ACTIVATIONS = tuple(
 NO_FIELDS = bytes([4, 0, 4, 0, 4, 0, 0, 0])
 """A table of the file format without fields, at the place 4."""
 Options = TypeVar("Options")
-_QUANTISED = ("int8", "uint8", "int16")
+_QUANTIZED = ("int8", "uint8", "int16")
 
 
 class Scales(NamedTuple):
@@ -116,7 +116,7 @@ class Tensors(OperatorConverter):  # type: ignore[misc]
         """Values of tensors that are computed while reading, by number."""
 
     def get_tensors(self, tensors_idx_list: Iterable[int] | None) -> list[TensorWrapper]:
-        """Return tensors; quantised ones look like real numbers."""
+        """Return tensors; quantized ones look like real numbers."""
         return [self._tensor(int(index)) for index in self._indices_or_empty(tensors_idx_list)]
 
     def get_tensor_type_str(self, tensor_type: int) -> str:
@@ -132,7 +132,7 @@ class Tensors(OperatorConverter):  # type: ignore[misc]
         return [int(size) for size in tensor_wrapper.tensor.ShapeAsNumpy()]
 
     def get_tensor_value(self, tensor_wrapper: TensorWrapper, is_sparse: bool = False) -> Array:
-        """Return a constant, as real numbers if it is quantised."""
+        """Return a constant, as real numbers if it is quantized."""
         value = self.stored(tensor_wrapper)
         scales: Scales | None = tensor_wrapper.scales
         if scales is None:
@@ -253,7 +253,7 @@ class Tensors(OperatorConverter):  # type: ignore[misc]
             return wrapper
         tensor = self.subgraph.Tensors(index)
         wrapper = TensorWrapper(index, tensor, self.model.Buffers(tensor.Buffer()))
-        if TYPES.get(tensor.given.Type()) in _QUANTISED:
+        if TYPES.get(tensor.given.Type()) in _QUANTIZED:
             tensor.scales = _scales(tensor, TYPES[tensor.given.Type()])
         wrapper.scales = tensor.scales
         if index in self._values:
@@ -294,7 +294,7 @@ def _scales(tensor: Tensor, dtype: str) -> Scales | None:
         return None
     if given.DetailsType():
         raise ValueError(
-            f"the tensor {tensor.name!r} is quantised in blocks or by a custom scheme; supported "
+            f"the tensor {tensor.name!r} is quantized in blocks or by a custom scheme; supported "
             "are one scale and one for each channel"
         )
     scale, axis = given.ScaleAsNumpy().astype("float32"), int(given.QuantizedDimension())

@@ -20,35 +20,14 @@ _INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.uint16}
 
 
 def refuse(node: torch.fx.Node, text: str) -> NoReturn:
-    """Raise that something about a node is not supported.
-
-    Parameters
-    ----------
-    node
-        The node.
-    text
-        What it is, and what is supported.
-
-    Raises
-    ------
-    ValueError
-        Always.
-    """
+    """Raise that something about a node is not supported."""
     raise ValueError(f"torch node {node.name!r} ({node.target}): {text}")
 
 
 def op_name(node: torch.fx.Node) -> str:
     """Return the name of a node's op without its overload, such as "aten.add".
 
-    Parameters
-    ----------
-    node
-        A node that calls an op.
-
-    Returns
-    -------
-    name
-        "" for functions of Python.
+    "" for functions of Python.
     """
     return str(node.target).rpartition(".")[0]
 
@@ -56,14 +35,9 @@ def op_name(node: torch.fx.Node) -> str:
 class Call:
     """A call of an op, and what its converter needs.
 
-    Parameters
-    ----------
-    node
-        The node.
-    importer
-        The importer that reads it.
-    constants
-        The tensors whose values are known, by the name of the node.
+    `node`: the node.
+    `importer`: the importer that reads it.
+    `constants`: the tensors whose values are known, by the name of the node.
     """
 
     def __init__(
@@ -234,7 +208,7 @@ class Call:
             )
         return [size for size in found if isinstance(size, int)]
 
-    # ---- Quantised ops --------------------------------------------------------------------------
+    # ---- Quantized ops --------------------------------------------------------------------------
 
     def dtype(self, name: str) -> str:
         """Return TVM's name of the element type in an argument."""
@@ -267,7 +241,7 @@ class Call:
         return constant_of(array.astype(kept), vector)
 
     def zero_point(self, name: str, dtype: str, vector: bool = False) -> relax.Expr:
-        """Return a zero point of the type of what is quantised."""
+        """Return a zero point of the type of what is quantized."""
         given = self[name]
         if given is None:
             return relax.const(0, dtype)
@@ -288,51 +262,19 @@ Rule = Callable[[Call], relax.Expr]
 
 
 def is_real(dtype: str) -> bool:
-    """Whether a type is one of real numbers.
-
-    Parameters
-    ----------
-    dtype
-        Its name.
-
-    Returns
-    -------
-    is_real
-        False for integers and booleans.
-    """
+    """Whether a type is one of real numbers."""
     return "float" in dtype
 
 
 def sizes_of(value: relax.Expr) -> list[Size]:
-    """Return the sizes of a tensor.
-
-    Parameters
-    ----------
-    value
-        A tensor.
-
-    Returns
-    -------
-    sizes
-        Integers, and expressions for those that are open.
-    """
+    """Return the sizes of a tensor."""
     return [getattr(size, "value", size) for size in value.ty.shape.values]
 
 
 def constant_of(array: Array, vector: bool) -> relax.Expr:
     """Return an array of one element as a scalar, unless a vector is wanted.
 
-    Parameters
-    ----------
-    array
-        An array.
-    vector
-        Whether one element is a vector.
-
-    Returns
-    -------
-    constant
-        It.
+    `vector`: whether one element is a vector.
     """
     shape: Sequence[int] = (-1,) if vector or array.size > 1 else ()
     return relax.const(np.ascontiguousarray(array).reshape(shape), str(array.dtype))

@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
     """TVM's importer, whose block builder knows the node that is read.
 
-    Parameters
-    ----------
-    bfloat16
-        The type that stands for bfloat16.
+    `bfloat16`: the type that stands for bfloat16.
     """
 
     _builder: Tracer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's quantised ops as relax.quantize and relax.dequantize."""
+"""PyTorch's quantized ops as relax.quantize and relax.dequantize."""
 
 from __future__ import annotations
 

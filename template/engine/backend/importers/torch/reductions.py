@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions, scans and normalisations of PyTorch."""
+"""Reductions, scans and normalizations of PyTorch."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def _top(op: Call) -> relax.Expr:
     )
 
 
-# ---- Normalisation ------------------------------------------------------------------------------
+# ---- Normalization ------------------------------------------------------------------------------
 
 
 def _first_only(op: Call) -> relax.Expr:

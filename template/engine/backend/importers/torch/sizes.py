@@ -25,10 +25,7 @@ _MOST = 1 << 62
 class Sizes:
     """The symbols of a program, by their names.
 
-    Parameters
-    ----------
-    program
-        The program.
+    `program`: the program.
     """
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
@@ -41,23 +38,6 @@ class Sizes:
         """Return an input with the sizes that its program declares, and learn their symbols.
 
         Where the program forces a size, TVM makes a symbol whose name is the number.
-
-        Parameters
-        ----------
-        value
-            What TVM made of the input.
-        declared
-            Its sizes.
-
-        Returns
-        -------
-        value
-            The input, or another one of the same name.
-
-        Raises
-        ------
-        ValueError
-            A size is computed of others, which TVM reads but cannot run.
         """
         if not isinstance(value.ty, relax.TensorType) or value.ty.shape is None:
             return value
@@ -87,15 +67,7 @@ class Sizes:
 
         PyTorch gives a size that is open the range from 2 on, also where 0 and 1 are right.
 
-        Parameters
-        ----------
-        value
-            The input.
-
-        Returns
-        -------
-        ty
-            None if there are no ranges. It differs from the input's only outside of the ranges.
+        None if there are no ranges. It differs from the input's only outside of the ranges.
         """
         if not isinstance(value.ty, relax.TensorType) or value.ty.shape is None:
             return None
@@ -119,18 +91,8 @@ class Sizes:
     ) -> tuple[relax.Var, relax.TensorType] | None:
         """Return what compares a symbol with another size of the same value.
 
-        Parameters
-        ----------
-        symbol
-            The symbol.
-        size
-            The other.
-
-        Returns
-        -------
-        comparison
-            An input of which the symbol is a size, and its type with the other in this place. None
-            if it is no symbol, but computed or a number.
+        An input of which the symbol is a size, and its type with the other in this place. None if
+        it is no symbol, but computed or a number.
         """
         if not isinstance(symbol, tirx.Var):
             return None
@@ -142,15 +104,7 @@ class Sizes:
     def of(self, size: object) -> Size | None:
         """Return a size of the program.
 
-        Parameters
-        ----------
-        size
-            A number or a symbolic one.
-
-        Returns
-        -------
-        size
-            None if only the run knows it, or if it is computed in another way than sizes are.
+        None if only the run knows it, or if it is computed in another way than sizes are.
         """
         if isinstance(size, bool) or not isinstance(size, (int, torch.SymInt)):
             return None

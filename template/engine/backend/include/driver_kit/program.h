@@ -142,7 +142,7 @@ enum class Kind : int32_t {
 };
 constexpr int32_t kKindCount = 13;
 
-/*! \brief Whether quantised tensors may have this type. */
+/*! \brief Whether quantized tensors may have this type. */
 inline bool IsNarrow(npu_dtype dtype) {
   return dtype == NPU_INT8 || dtype == NPU_UINT8 || dtype == NPU_INT16;
 }

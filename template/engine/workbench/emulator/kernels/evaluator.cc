@@ -396,7 +396,7 @@ void Elementwise(const ElementwiseArgs& args, const KernelContext& context) {
     });
     return;
   }
-  if (Normalise(args, context)) return;
+  if (Normalize(args, context)) return;
   int64_t length = Evaluator::RowLength(args.program, args.out);
   Evaluator evaluator(args.program, args.out, length);
   ForParts<float>(args, context, [&](int64_t begin, int64_t end, float* registers) {

@@ -174,7 +174,7 @@ void VariancesOf(const float* data, int64_t rows, int64_t columns, float* means,
   }
 }
 
-void Normalise(const float* data, int64_t count, float mean, float factor, const float* gamma,
+void Normalize(const float* data, int64_t count, float mean, float factor, const float* gamma,
                const float* beta, int step, float* out) {
   auto run = [&](auto same) __attribute__((always_inline)) {
     constexpr bool kSame = decltype(same)::value;

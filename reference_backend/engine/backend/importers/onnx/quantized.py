@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised ONNX operators as dequantize, op, quantize, for TVM's importer.
+"""Quantized ONNX operators as dequantize, op, quantize, for TVM's importer.
 
-It reads QuantizeLinear, DequantizeLinear and MatMulInteger; each other quantised operator has a
+It reads QuantizeLinear, DequantizeLinear and MatMulInteger; each other quantized operator has a
 rule here that writes it with these and with float operators.
 """
 
@@ -18,17 +18,17 @@ from onnx import NodeProto, TensorProto, helper
 from .blocks import Blocks, matmul_nbits
 from .graph import NARROW, Graph, Node, Rule
 
-_QUANTISED = re.compile(r"^Q[A-Z].*|.*Integer(16|ToFloat)?$|^DynamicQuantize.*|.*(NBits|Bnb4).*")
+_QUANTIZED = re.compile(r"^Q[A-Z].*|.*Integer(16|ToFloat)?$|^DynamicQuantize.*|.*(NBits|Bnb4).*")
 
 
 def is_unknown(node: NodeProto) -> bool:
-    """Whether a node has a quantised operator that nobody reads."""
+    """Whether a node has a quantized operator that nobody reads."""
     name = node.op_type
-    return not (_QUANTISED.match(name) is None or name in RULES or name in _READ_BY_TVM)
+    return not (_QUANTIZED.match(name) is None or name in RULES or name in _READ_BY_TVM)
 
 
 def refuse_unknown(node: Node) -> NoReturn:
-    """Raise that a quantised operator is not supported."""
+    """Raise that a quantized operator is not supported."""
     names = ", ".join(sorted({*RULES, *_READ_BY_TVM}))
     node.refuse(f"this operator is not supported; supported are {names}")
 
@@ -49,7 +49,7 @@ def _check_type(node: Node, kind: int) -> None:
     if kind and kind not in _INTEGERS:
         name = TensorProto.DataType.Name(kind).lower()
         node.refuse(
-            f"its quantised type is {name}; supported are integers of 2, 4, 8 and 16 bits, and "
+            f"its quantized type is {name}; supported are integers of 2, 4, 8 and 16 bits, and "
             "int32 for biases"
         )
 
