@@ -15,6 +15,8 @@ from support import ROOT
 PYTHON = ROOT / "template/engine"
 MODULES = {path for path in PYTHON.rglob("*.py") if not {"benchmarks", "tests"} & set(path.parts)}
 MOST_FLOORS = 12
+MOST_LINES = {"engine": 78_000, "engine/backend": 43_500}
+"""Without tests and benchmarks. These bounds only ever fall."""
 
 Graph = Mapping[Path, set[Path]]
 
@@ -93,3 +95,17 @@ def test_what_customers_run_knows_nothing_of_the_workbench(graph: Graph) -> None
         if wings[other] == "workbench"
     ]
     assert not wrong
+
+
+def test_the_engine_does_not_grow() -> None:
+    engine = ROOT / "template/engine"
+    lines = dict.fromkeys(MOST_LINES, 0)
+    for path in engine.rglob("*"):
+        place = path.relative_to(engine.parent)
+        if path.suffix in (".cc", ".h", ".py") and not {"benchmarks", "tests"} & {*place.parts}:
+            count = path.read_bytes().count(b"\n")
+            for part in lines:
+                lines[part] += count * place.is_relative_to(part)
+    print(f"lines without tests: {lines}")
+    assert lines["engine"] > lines["engine/backend"] > 10_000
+    assert all(lines[part] <= most for part, most in MOST_LINES.items()), lines
