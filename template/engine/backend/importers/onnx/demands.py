@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import tvm
@@ -75,6 +76,28 @@ def demands(op: str, asked: Asked) -> Iterator[Demand]:
             yield demand
 
 
+def reduced(op: str, asked: Asked) -> Sequence[int]:
+    """Return the axes of its first input of which an operator makes one element.
+
+    Empty if it reduces nothing, or along axes that are not known.
+    """
+    rank = len(asked.of(0))
+    if op.startswith("Reduce"):
+        several = len(asked.sizes) > 1 and asked.sizes[1] is not None
+        axes = asked.attributes.get("axes") or (asked.elements(1) if several else ())
+        is_all = axes is not None and not asked.attributes.get("noop_with_empty_axes")
+        axes = axes or (range(rank) if is_all else ())
+    elif op.startswith("Arg"):
+        axes = (asked.attributes.get("axis", 0),)
+    elif op.startswith("Global"):
+        axes = range(2, rank)
+    elif op == "Gemm":
+        axes = (0 if asked.attributes.get("transA") else 1,)
+    else:
+        axes = (-1,) if op.startswith("MatMul") else ()
+    return [int(axis) for axis in axes if -rank <= axis < rank]
+
+
 # ---- Kinds of demands ---------------------------------------------------------------------------
 
 
@@ -119,6 +142,12 @@ def _broadcast(asked: Asked, places: Sequence[int], end: int = 0) -> Iterator[De
         yield from _equal(asked, pairs, broadcasts=True)
 
 
+def _reduction(op: str, asked: Asked) -> Iterator[Demand]:
+    """Demand an element: of none, TVM's kernels leave the result as they find it."""
+    for axis in reduced(op, asked):
+        yield from _at_least(asked, 0, axis, 1)
+
+
 # ---- Operators ----------------------------------------------------------------------------------
 
 
@@ -130,6 +159,7 @@ def _matmul(asked: Asked) -> Iterator[Demand]:
     yield from _equal(asked, [(0, -1), (1, -2 if len(asked.of(1)) > 1 else -1)])
     if len(asked.of(0)) > 2 and len(asked.of(1)) > 2:
         yield from _broadcast(asked, (0, 1), end=2)
+    yield from _reduction("MatMul", asked)
 
 
 def _gemm(asked: Asked) -> Iterator[Demand]:
@@ -137,6 +167,7 @@ def _gemm(asked: Asked) -> Iterator[Demand]:
     yield from _equal(asked, [(0, 0 if across else 1), (1, 1 if along else 0)])
     yield from _equal(asked, [(0, 1 if across else 0), (2, -2)], broadcasts=True)
     yield from _equal(asked, [(1, 0 if along else 1), (2, -1)], broadcasts=True)
+    yield from _reduction("Gemm", asked)
 
 
 def _convolution(asked: Asked) -> Iterator[Demand]:
@@ -347,6 +378,11 @@ _ELEMENTWISE = (
     *("Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
     *("LayerNormalization", "RMSNormalization", "SkipLayerNormalization"),
 )
+_REDUCTIONS = (
+    *("ArgMax", "ArgMin", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"),
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+)
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _normalization),
@@ -354,6 +390,7 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("MatMul", "MatMulInteger", "MatMulInteger16"), _matmul),
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _window),
     **dict.fromkeys(("Scatter", "ScatterElements"), _scatter_elements),
+    **{op: partial(_reduction, op) for op in _REDUCTIONS},
     "Concat": _concat,
     "Conv": _convolution,
     "ConvTranspose": _transposed_convolution,
