@@ -33,6 +33,7 @@ CONSTANTS = {
     **{"w": (8, 4), "w2": (4, 3), "kernel": (4, 3, 1, 1), "small": (2, 2, 2, 2)},
     **{"channels": (3,), "bias": (8,)},
     **{"slope": (3, 1), "pos": (1, 5, 4), "row": (1, 1, 4)},
+    "twice": np.array([1, 1, 2, 2], "float32"),
     **{"f0": np.float32(0), "f2": np.float32(2)},
 }
 
@@ -295,6 +296,41 @@ def test_what_no_compiler_takes_is_refused_at_import():
     with pytest.raises(ValueError, match=why) as caught:
         backend.from_onnx(squeezed)
     assert str(caught.value).endswith("or with `shape_dict` in Python")
+
+
+OF_ANOTHER = "s = Shape(x) z = Shape(u) a = Slice(s, zero, two) e = Slice(z, two, most)"
+ONE_OF_TWO = (
+    "If(c) <then_branch = t () => (float[a, 3, d, e] p) { p = Relu(x) },"
+    " else_branch = f () => (float[g, 3, i, j] q) { q = MaxPool<kernel_shape = [2, 2]>(x) }>"
+)
+RESIZED = {
+    "sizes of another": (
+        f"{OF_ANOTHER} to = Concat<axis = 0>(a, e) y = Resize(x, , , to)",
+        "its sizes are computed in the run; supported are constants",
+    ),
+    "scales of the caller": (
+        "y = Resize(x, , scales)",
+        "its scales are computed in the run; supported are constants",
+    ),
+    "data of unknown sizes": (
+        f"r = {ONE_OF_TWO} y = Resize(r, , twice)",
+        "it needs the sizes of its input, which the model does not tell",
+    ),
+    "a pool of unknown sizes": (
+        f"r = {ONE_OF_TWO} y = GlobalMaxPool(r)",
+        "it needs the sizes of its input, which the model does not tell",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_what_needs_sizes_that_are_not_known_says_so(name):
+    body, why = RESIZED[name]
+    inputs = "float[b, 3, h, l] x, float[b, 3, p, q] u, bool c, float[4] scales"
+    op = "GlobalMaxPool" if "pool" in name else "Resize"
+    sentence = rf"^ONNX node 'y' \({op}\): {why}; if the open sizes are why, fix the sizes of"
+    with pytest.raises(ValueError, match=sentence):
+        backend.from_onnx(model(Case(inputs, body, ())))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

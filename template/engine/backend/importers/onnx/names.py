@@ -218,10 +218,18 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         opset: int,
     ) -> relax.Expr:
         own = CONVERTERS.get(op_name)
-        if own is None:
-            return super()._convert_operator(op_name, inputs, attrs, opset)
-        convert = own.get_converter(opset)
-        return self.bb.normalize(convert(self.bb, inputs, attrs, [self._nodes, self._params]))
+        try:
+            if own is None:
+                return super()._convert_operator(op_name, inputs, attrs, opset)
+            convert = own.get_converter(opset)
+            return self.bb.normalize(convert(self.bb, inputs, attrs, [self._nodes, self._params]))
+        except TypeError as error:
+            if not any(map(_has_unknown_sizes, inputs)):
+                raise
+            # It tells of TVM's classes.
+            raise ValueError(
+                "it needs the sizes of its input, which the model does not tell"
+            ) from error
 
 
 def _empty_inputs(graph: GraphProto) -> dict[str, list[int]]:
@@ -245,7 +253,13 @@ def _has_symbols(expr: relax.Expr | None) -> bool:
     ty = getattr(expr, "ty", None)
     if not isinstance(ty, relax.TensorType):
         return False
-    return not isinstance(ty.shape, relax.ShapeExpr) or bool(relax.analysis.tir_vars_in_type(ty))
+    return _has_unknown_sizes(expr) or bool(relax.analysis.tir_vars_in_type(ty))
+
+
+def _has_unknown_sizes(expr: relax.Expr | None) -> bool:
+    """Whether a tensor has sizes for which there is not even an expression."""
+    ty = getattr(expr, "ty", None)
+    return isinstance(ty, relax.TensorType) and not isinstance(ty.shape, relax.ShapeExpr)
 
 
 def read(
