@@ -33,6 +33,8 @@ CONSTANTS = {
     **{"w": (8, 4), "w2": (4, 3), "kernel": (4, 3, 1, 1), "small": (2, 2, 2, 2)},
     **{"channels": (3,), "bias": (8,)},
     **{"slope": (3, 1), "pos": (1, 5, 4), "row": (1, 1, 4)},
+    **{"cuts": np.array([0, -1, -1, -1]), "back2": np.array([-2]), "third": np.array([[2]])},
+    **{"place": np.array([[1, 3]]), "new": (1,), "new2": (1, 1)},
     "twice": np.array([1, 1, 2, 2], "float32"),
     **{"f0": np.float32(0), "f2": np.float32(2)},
 }
@@ -164,6 +166,34 @@ CHECKED = {
         " y = Add(x, c)",
         of_x((1, 2, 2, 4), (1, 2, 6, 4)),
         of_x((1, 2, 3, 4)),
+    ),
+    "Pad that repeats the end": Case(
+        BK, 'y = Pad<mode = "edge">(x, pads)', of_x((2, 3), (2, 1)), of_x((2, 0))
+    ),
+    "Pad around": Case(
+        BK, 'y = Pad<mode = "wrap">(x, pads)', of_x((2, 3), (2, 2)), of_x((2, 1)), opset=19
+    ),
+    # The evaluator knows no negative ones.
+    "Pad that cuts": Case(BK, "y = Pad(x, cuts)", (), of_x((2, 1), (2, 0))),
+    "Gather": Case(
+        BTC, "y = Gather<axis = 1>(x, both)", of_x((1, 4, 4), (1, 5, 4)), of_x((1, 3, 4))
+    ),
+    "Gather from the end": Case(
+        BTC, "y = Gather<axis = 1>(x, back2)", of_x((1, 2, 4), (1, 5, 4)), of_x((1, 1, 4))
+    ),
+    "Gather at a computed place": Case(
+        BTC,
+        f"{SIZES} e = Sub(t, one) y = Gather<axis = 1>(x, e)",
+        of_x((1, 1, 4), (1, 5, 4)),
+        of_x((1, 0, 4)),
+    ),
+    "GatherElements of constants": Case(
+        BK, "y = GatherElements<axis = 1>(x, third)", of_x((1, 3), (1, 4)), of_x((1, 2), (0, 3))
+    ),
+    "GatherND": Case(BK, "y = GatherND(x, place)", of_x((2, 4)), of_x((1, 4), (2, 3))),
+    "ScatterND": Case(BK, "y = ScatterND(x, place, new)", of_x((2, 4)), of_x((1, 4), (2, 3))),
+    "ScatterElements": Case(
+        BK, "y = ScatterElements<axis = 1>(x, third, new2)", of_x((1, 3)), of_x((1, 2), (0, 3))
     ),
     "GatherElements": Case(
         "float[a, b] x, float[c, 1] z",

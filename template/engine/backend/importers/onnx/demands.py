@@ -243,9 +243,8 @@ def _top_k(asked: Asked) -> Iterator[Demand]:
 
 
 def _pad(asked: Asked) -> Iterator[Demand]:
-    """Demand as many elements as are mirrored, and one."""
-    if asked.attributes.get("mode") != b"reflect":
-        return
+    """Demand the elements that are copied into the border or cut off."""
+    mode = asked.attributes.get("mode", b"constant")
     pads = asked.attributes.get("pads") or (asked.elements(1) if len(asked.sizes) > 1 else None)
     axes = asked.elements(3) if len(asked.sizes) > 3 else None
     chosen = range(len(asked.of(0))) if axes is None else axes
@@ -253,8 +252,11 @@ def _pad(asked: Asked) -> Iterator[Demand]:
         if pads is None or len(pads) != 2 * len(chosen):
             return
         both = pads[place], pads[place + len(chosen)]
-        if not any(map(is_open, both)):
-            yield from _at_least(asked, 0, axis, max(both) + 1)
+        if any(map(is_open, both)):
+            continue
+        most = max(both)
+        copied = {b"edge": min(most, 1), b"reflect": most + (most > 0), b"wrap": most}
+        yield from _at_least(asked, 0, axis, max(copied.get(mode, 0), -sum(both), 0))
 
 
 def _reshape(asked: Asked) -> Iterator[Demand]:
@@ -311,9 +313,31 @@ def _squeeze(asked: Asked) -> Iterator[Demand]:
             yield Demand(0, int(axis), 1)
 
 
+def _indexed(asked: Asked, axis: int, indices: Sequence[Element]) -> Iterator[Demand]:
+    """Demand the elements at constant or computed places, of which negative ones count back."""
+    numbers = [index for index in indices if not is_open(index)]
+    ends = [max(numbers), min(numbers)] if numbers else []
+    for index in (*ends, *(index for index in indices if is_open(index))):
+        yield from _at_least(asked, 0, axis, simple(index + 1))
+        yield from _at_least(asked, 0, axis, simple(0 - index))
+
+
+def _gather(asked: Asked) -> Iterator[Demand]:
+    yield from _indexed(asked, asked.attributes.get("axis", 0), asked.elements(1) or ())
+
+
+def _places(asked: Asked, first: int) -> Iterator[Demand]:
+    """Demand the elements at constant places, of which each has one index by axis."""
+    depth, indices = asked.at(1, -1), asked.elements(1)
+    if indices and depth is not None and not is_open(depth):
+        for axis in range(int(depth)):
+            yield from _indexed(asked, first + axis, indices[axis :: int(depth)])
+
+
 def _gather_elements(asked: Asked) -> Iterator[Demand]:
     rank = len(asked.of(0))
     axis = asked.attributes.get("axis", 0)
+    yield from _indexed(asked, axis, asked.elements(1) or ())
     for other in range(rank):
         size = asked.at(1, other)
         if other != axis % rank and size is not None:
@@ -327,12 +351,15 @@ def _scatter_elements(asked: Asked) -> Iterator[Demand]:
 
 
 def _gather_nd(asked: Asked) -> Iterator[Demand]:
-    for axis in range(asked.attributes.get("batch_dims", 0)):
+    batches = asked.attributes.get("batch_dims", 0)
+    yield from _places(asked, batches)
+    for axis in range(batches):
         yield from _equal(asked, [(0, axis), (1, axis)])
 
 
 def _scatter_nd(asked: Asked) -> Iterator[Demand]:
     depth = asked.at(1, -1)
+    yield from _places(asked, 0)
     if depth is None or is_open(depth):
         return
     outer = len(asked.of(1)) - 1
@@ -396,6 +423,7 @@ _RULES: Mapping[str, _Rule] = {
     "ConvTranspose": _transposed_convolution,
     "DepthToSpace": _depth_to_space,
     "Expand": _expand,
+    "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     "Gemm": _gemm,
