@@ -33,6 +33,9 @@ CONSTANTS = {
     **{"w": (8, 4), "w2": (4, 3), "kernel": (4, 3, 1, 1), "small": (2, 2, 2, 2)},
     **{"channels": (3,), "bias": (8,)},
     **{"slope": (3, 1), "pos": (1, 5, 4), "row": (1, 1, 4)},
+    **{"cuts": np.array([0, -1, -1, -1]), "back2": np.array([-2]), "third": np.array([[2]])},
+    **{"place": np.array([[1, 3]]), "new": (1,), "new2": (1, 1)},
+    "twice": np.array([1, 1, 2, 2], "float32"),
     **{"f0": np.float32(0), "f2": np.float32(2)},
 }
 
@@ -125,6 +128,19 @@ CHECKED = {
         of_x((1, 2, 3, 5), (1, 2, 9, 3)),
         of_x((1, 2, 2, 5), (1, 2, 3, 1)),
     ),
+    "ArgMax": Case(
+        BK, "i = ArgMax<axis = 1>(x) y = Cast<to = 1>(i)", of_x((2, 3), (2, 1)), of_x((2, 0))
+    ),
+    "GlobalAveragePool": Case(
+        "float[b, 3, h, l] x", "y = GlobalAveragePool(x)", of_x((1, 3, 4, 5)), of_x((1, 3, 4, 0))
+    ),
+    "a product of open sizes": Case(
+        "float[b, k] x, float[k, m] z", "y = MatMul(x, z)", [[(2, 5), (5, 4)]], [[(2, 0), (0, 4)]]
+    ),
+    **{
+        name: Case(BK, f"y = {name}(x, one)", of_x((2, 3), (2, 1)), of_x((2, 0)))
+        for name in ("ReduceMax", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceLogSumExp")
+    },
     "TopK": Case(BK, "y, i = TopK(x, three)", of_x((2, 5), (2, 3)), of_x((2, 2))),
     "Pad": Case(BK, 'y = Pad<mode = "reflect">(x, pads)', of_x((2, 3)), of_x((2, 2))),
     "positions": Case(
@@ -150,6 +166,34 @@ CHECKED = {
         " y = Add(x, c)",
         of_x((1, 2, 2, 4), (1, 2, 6, 4)),
         of_x((1, 2, 3, 4)),
+    ),
+    "Pad that repeats the end": Case(
+        BK, 'y = Pad<mode = "edge">(x, pads)', of_x((2, 3), (2, 1)), of_x((2, 0))
+    ),
+    "Pad around": Case(
+        BK, 'y = Pad<mode = "wrap">(x, pads)', of_x((2, 3), (2, 2)), of_x((2, 1)), opset=19
+    ),
+    # The evaluator knows no negative ones.
+    "Pad that cuts": Case(BK, "y = Pad(x, cuts)", (), of_x((2, 1), (2, 0))),
+    "Gather": Case(
+        BTC, "y = Gather<axis = 1>(x, both)", of_x((1, 4, 4), (1, 5, 4)), of_x((1, 3, 4))
+    ),
+    "Gather from the end": Case(
+        BTC, "y = Gather<axis = 1>(x, back2)", of_x((1, 2, 4), (1, 5, 4)), of_x((1, 1, 4))
+    ),
+    "Gather at a computed place": Case(
+        BTC,
+        f"{SIZES} e = Sub(t, one) y = Gather<axis = 1>(x, e)",
+        of_x((1, 1, 4), (1, 5, 4)),
+        of_x((1, 0, 4)),
+    ),
+    "GatherElements of constants": Case(
+        BK, "y = GatherElements<axis = 1>(x, third)", of_x((1, 3), (1, 4)), of_x((1, 2), (0, 3))
+    ),
+    "GatherND": Case(BK, "y = GatherND(x, place)", of_x((2, 4)), of_x((1, 4), (2, 3))),
+    "ScatterND": Case(BK, "y = ScatterND(x, place, new)", of_x((2, 4)), of_x((1, 4), (2, 3))),
+    "ScatterElements": Case(
+        BK, "y = ScatterElements<axis = 1>(x, third, new2)", of_x((1, 3)), of_x((1, 2), (0, 3))
     ),
     "GatherElements": Case(
         "float[a, b] x, float[c, 1] z",
@@ -250,7 +294,9 @@ def test_what_nodes_tell_of_the_inputs_needs_no_check_inside(compiled, name):
     _, module, _ = compiled[name]
     bindings = [one for block in module["main"].body.blocks for one in block.bindings]
     assert bindings
-    assert not [one for one in bindings if isinstance(one, relax.MatchCast)]
+    casts = [one for one in bindings if isinstance(one, relax.MatchCast)]
+    # That a sum has an element is no size of an input.
+    assert not [one for one in casts if not isinstance(one.ty, relax.ShapeType)]
 
 
 def test_the_inputs_have_the_sizes_that_nodes_tell(compiled):
@@ -280,6 +326,41 @@ def test_what_no_compiler_takes_is_refused_at_import():
     with pytest.raises(ValueError, match=why) as caught:
         backend.from_onnx(squeezed)
     assert str(caught.value).endswith("or with `shape_dict` in Python")
+
+
+OF_ANOTHER = "s = Shape(x) z = Shape(u) a = Slice(s, zero, two) e = Slice(z, two, most)"
+ONE_OF_TWO = (
+    "If(c) <then_branch = t () => (float[a, 3, d, e] p) { p = Relu(x) },"
+    " else_branch = f () => (float[g, 3, i, j] q) { q = MaxPool<kernel_shape = [2, 2]>(x) }>"
+)
+RESIZED = {
+    "sizes of another": (
+        f"{OF_ANOTHER} to = Concat<axis = 0>(a, e) y = Resize(x, , , to)",
+        "its sizes are computed in the run; supported are constants",
+    ),
+    "scales of the caller": (
+        "y = Resize(x, , scales)",
+        "its scales are computed in the run; supported are constants",
+    ),
+    "data of unknown sizes": (
+        f"r = {ONE_OF_TWO} y = Resize(r, , twice)",
+        "it needs the sizes of its input, which the model does not tell",
+    ),
+    "a pool of unknown sizes": (
+        f"r = {ONE_OF_TWO} y = GlobalMaxPool(r)",
+        "it needs the sizes of its input, which the model does not tell",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_what_needs_sizes_that_are_not_known_says_so(name):
+    body, why = RESIZED[name]
+    inputs = "float[b, 3, h, l] x, float[b, 3, p, q] u, bool c, float[4] scales"
+    op = "GlobalMaxPool" if "pool" in name else "Resize"
+    sentence = rf"^ONNX node 'y' \({op}\): {why}; if the open sizes are why, fix the sizes of"
+    with pytest.raises(ValueError, match=sentence):
+        backend.from_onnx(model(Case(inputs, body, ())))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -428,6 +428,29 @@ def test_indices_of_booleans_are_refused():
     assert "an index of booleans" in refused(program)
 
 
+@pytest.mark.parametrize("value", [3, 0.5, True, None, "text"])
+def test_an_argument_that_is_no_tensor_is_refused_by_name(value):
+    message = refused(exported(lambda x, _: x * 2, real(2), value))
+    what = f"'given_1' of the program is {value!r}, of type {type(value).__name__}; supported are"
+    assert what in message
+
+
+def test_an_open_number_is_refused_by_name_and_read_as_a_tensor():
+    class Network(torch.nn.Module):
+        def forward(self, x, count):
+            return x * (count.item() if isinstance(count, torch.Tensor) else count)
+
+    sizes = {"x": None, "count": torch.export.Dim.DYNAMIC}
+    program = torch.export.export(Network(), (real(2), 3), dynamic_shapes=sizes)
+    assert refused(program) == (
+        "the argument 'count' of the program is an open number; supported are tensors. Pass it as "
+        "a tensor, of which the model takes item()."
+    )
+    x, count = real(2), torch.tensor(-4)
+    (found,) = read_and_run(torch.export.export(Network(), (x, count)), (x, count))
+    np.testing.assert_array_equal(found, x.numpy() * -4)
+
+
 # ---- bfloat16 -----------------------------------------------------------------------------------
 
 

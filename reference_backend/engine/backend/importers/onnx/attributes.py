@@ -143,13 +143,13 @@ def _bit_shift(graph: Graph, node: Node) -> None:
 
 
 def _extremum(graph: Graph, node: Node) -> None:
-    """TVM has no largest and smallest truth values, and none of nothing."""
+    """TVM has no largest and smallest truth values."""
     x, output = node.proto.input[0], node.proto.output[0]
-    if graph.is_empty(x):
-        node.refuse(f"its input {x!r} has no elements")
     if graph.element_type(x) != TensorProto.BOOL:
         _keep(graph, node)
         return
+    if graph.is_empty(x):
+        node.refuse(f"its input {x!r} has no elements")
     inputs = [_cast(graph, node, x, TensorProto.INT8), *node.proto.input[1:]]
     found = graph.emit(node.proto.op_type, inputs, node.attributes, like=node)
     graph.emit("Cast", [found], {"to": TensorProto.BOOL}, output, like=node)

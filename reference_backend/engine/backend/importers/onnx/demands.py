@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import tvm
@@ -75,6 +76,28 @@ def demands(op: str, asked: Asked) -> Iterator[Demand]:
             yield demand
 
 
+def reduced(op: str, asked: Asked) -> Sequence[int]:
+    """Return the axes of its first input of which an operator makes one element.
+
+    Empty if it reduces nothing, or along axes that are not known.
+    """
+    rank = len(asked.of(0))
+    if op.startswith("Reduce"):
+        several = len(asked.sizes) > 1 and asked.sizes[1] is not None
+        axes = asked.attributes.get("axes") or (asked.elements(1) if several else ())
+        is_all = axes is not None and not asked.attributes.get("noop_with_empty_axes")
+        axes = axes or (range(rank) if is_all else ())
+    elif op.startswith("Arg"):
+        axes = (asked.attributes.get("axis", 0),)
+    elif op.startswith("Global"):
+        axes = range(2, rank)
+    elif op == "Gemm":
+        axes = (0 if asked.attributes.get("transA") else 1,)
+    else:
+        axes = (-1,) if op.startswith("MatMul") else ()
+    return [int(axis) for axis in axes if -rank <= axis < rank]
+
+
 # ---- Kinds of demands ---------------------------------------------------------------------------
 
 
@@ -119,6 +142,12 @@ def _broadcast(asked: Asked, places: Sequence[int], end: int = 0) -> Iterator[De
         yield from _equal(asked, pairs, broadcasts=True)
 
 
+def _reduction(op: str, asked: Asked) -> Iterator[Demand]:
+    """Demand an element: of none, TVM's kernels leave the result as they find it."""
+    for axis in reduced(op, asked):
+        yield from _at_least(asked, 0, axis, 1)
+
+
 # ---- Operators ----------------------------------------------------------------------------------
 
 
@@ -130,6 +159,7 @@ def _matmul(asked: Asked) -> Iterator[Demand]:
     yield from _equal(asked, [(0, -1), (1, -2 if len(asked.of(1)) > 1 else -1)])
     if len(asked.of(0)) > 2 and len(asked.of(1)) > 2:
         yield from _broadcast(asked, (0, 1), end=2)
+    yield from _reduction("MatMul", asked)
 
 
 def _gemm(asked: Asked) -> Iterator[Demand]:
@@ -137,6 +167,7 @@ def _gemm(asked: Asked) -> Iterator[Demand]:
     yield from _equal(asked, [(0, 0 if across else 1), (1, 1 if along else 0)])
     yield from _equal(asked, [(0, 1 if across else 0), (2, -2)], broadcasts=True)
     yield from _equal(asked, [(1, 0 if along else 1), (2, -1)], broadcasts=True)
+    yield from _reduction("Gemm", asked)
 
 
 def _convolution(asked: Asked) -> Iterator[Demand]:
@@ -212,9 +243,8 @@ def _top_k(asked: Asked) -> Iterator[Demand]:
 
 
 def _pad(asked: Asked) -> Iterator[Demand]:
-    """Demand as many elements as are mirrored, and one."""
-    if asked.attributes.get("mode") != b"reflect":
-        return
+    """Demand the elements that are copied into the border or cut off."""
+    mode = asked.attributes.get("mode", b"constant")
     pads = asked.attributes.get("pads") or (asked.elements(1) if len(asked.sizes) > 1 else None)
     axes = asked.elements(3) if len(asked.sizes) > 3 else None
     chosen = range(len(asked.of(0))) if axes is None else axes
@@ -222,8 +252,11 @@ def _pad(asked: Asked) -> Iterator[Demand]:
         if pads is None or len(pads) != 2 * len(chosen):
             return
         both = pads[place], pads[place + len(chosen)]
-        if not any(map(is_open, both)):
-            yield from _at_least(asked, 0, axis, max(both) + 1)
+        if any(map(is_open, both)):
+            continue
+        most = max(both)
+        copied = {b"edge": min(most, 1), b"reflect": most + (most > 0), b"wrap": most}
+        yield from _at_least(asked, 0, axis, max(copied.get(mode, 0), -sum(both), 0))
 
 
 def _reshape(asked: Asked) -> Iterator[Demand]:
@@ -280,9 +313,31 @@ def _squeeze(asked: Asked) -> Iterator[Demand]:
             yield Demand(0, int(axis), 1)
 
 
+def _indexed(asked: Asked, axis: int, indices: Sequence[Element]) -> Iterator[Demand]:
+    """Demand the elements at constant or computed places, of which negative ones count back."""
+    numbers = [index for index in indices if not is_open(index)]
+    ends = [max(numbers), min(numbers)] if numbers else []
+    for index in (*ends, *(index for index in indices if is_open(index))):
+        yield from _at_least(asked, 0, axis, simple(index + 1))
+        yield from _at_least(asked, 0, axis, simple(0 - index))
+
+
+def _gather(asked: Asked) -> Iterator[Demand]:
+    yield from _indexed(asked, asked.attributes.get("axis", 0), asked.elements(1) or ())
+
+
+def _places(asked: Asked, first: int) -> Iterator[Demand]:
+    """Demand the elements at constant places, of which each has one index by axis."""
+    depth, indices = asked.at(1, -1), asked.elements(1)
+    if indices and depth is not None and not is_open(depth):
+        for axis in range(int(depth)):
+            yield from _indexed(asked, first + axis, indices[axis :: int(depth)])
+
+
 def _gather_elements(asked: Asked) -> Iterator[Demand]:
     rank = len(asked.of(0))
     axis = asked.attributes.get("axis", 0)
+    yield from _indexed(asked, axis, asked.elements(1) or ())
     for other in range(rank):
         size = asked.at(1, other)
         if other != axis % rank and size is not None:
@@ -296,12 +351,15 @@ def _scatter_elements(asked: Asked) -> Iterator[Demand]:
 
 
 def _gather_nd(asked: Asked) -> Iterator[Demand]:
-    for axis in range(asked.attributes.get("batch_dims", 0)):
+    batches = asked.attributes.get("batch_dims", 0)
+    yield from _places(asked, batches)
+    for axis in range(batches):
         yield from _equal(asked, [(0, axis), (1, axis)])
 
 
 def _scatter_nd(asked: Asked) -> Iterator[Demand]:
     depth = asked.at(1, -1)
+    yield from _places(asked, 0)
     if depth is None or is_open(depth):
         return
     outer = len(asked.of(1)) - 1
@@ -347,6 +405,11 @@ _ELEMENTWISE = (
     *("Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
     *("LayerNormalization", "RMSNormalization", "SkipLayerNormalization"),
 )
+_REDUCTIONS = (
+    *("ArgMax", "ArgMin", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"),
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+)
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _normalization),
@@ -354,11 +417,13 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("MatMul", "MatMulInteger", "MatMulInteger16"), _matmul),
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _window),
     **dict.fromkeys(("Scatter", "ScatterElements"), _scatter_elements),
+    **{op: partial(_reduction, op) for op in _REDUCTIONS},
     "Concat": _concat,
     "Conv": _convolution,
     "ConvTranspose": _transposed_convolution,
     "DepthToSpace": _depth_to_space,
     "Expand": _expand,
+    "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     "Gemm": _gemm,

@@ -23,6 +23,7 @@ from ..declared import Declared, require_declared
 from ..failures import refused_at, unknown_operators
 from ..unknown_sizes import require_sizes
 from .graph import DOMAINS, all_nodes, reads, title_of
+from .reductions import of_nothing
 from .relations import Relations
 from .sizes import inputs_of
 from .symbols import Symbols
@@ -72,6 +73,8 @@ _construct_nodes = with_classes(ONNXGraphImporter._construct_nodes, print=_print
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer, whose block builder knows the node that is read."""
 
+    _shape: dict[str, list[int]]
+
     def __init__(
         self,
         outline: ModelProto,
@@ -91,6 +94,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
 
     def _parse_graph_input(self, graph: GraphProto) -> None:
         """Read the inputs, and remember which symbols their sizes are."""
+        # TVM takes a size of 0 for an open one.
+        self._shape = {**_empty_inputs(graph), **self._shape}
         super()._parse_graph_input(graph)
         given = {
             name: [str(size.dim_param) for size in value.type.tensor_type.shape.dim]
@@ -190,6 +195,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
                 inputs = self._relations.kept(op_name, inputs, asked)
                 result = self._symbols.computed(op_name, inputs, attrs, opset)
                 if result is None:
+                    result = of_nothing(op_name, next(iter(inputs), None), asked)
+                if result is None:
                     given = self._symbols.for_converter(op_name, inputs, attrs)
                     result = self._converted(op_name, given, attrs, opset)
                     result = self._symbols.as_tensor(result)
@@ -211,10 +218,28 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         opset: int,
     ) -> relax.Expr:
         own = CONVERTERS.get(op_name)
-        if own is None:
-            return super()._convert_operator(op_name, inputs, attrs, opset)
-        convert = own.get_converter(opset)
-        return self.bb.normalize(convert(self.bb, inputs, attrs, [self._nodes, self._params]))
+        try:
+            if own is None:
+                return super()._convert_operator(op_name, inputs, attrs, opset)
+            convert = own.get_converter(opset)
+            return self.bb.normalize(convert(self.bb, inputs, attrs, [self._nodes, self._params]))
+        except TypeError as error:
+            if not any(map(_has_unknown_sizes, inputs)):
+                raise
+            # It tells of TVM's classes.
+            raise ValueError(
+                "it needs the sizes of its input, which the model does not tell"
+            ) from error
+
+
+def _empty_inputs(graph: GraphProto) -> dict[str, list[int]]:
+    """Return the sizes of inputs without elements, if all are known."""
+    found = {}
+    for name, value in inputs_of(graph).items():
+        sizes = value.type.tensor_type.shape.dim
+        if sizes and all(size.HasField("dim_value") for size in sizes):
+            found[name] = [int(size.dim_value) for size in sizes]
+    return {name: sizes for name, sizes in found.items() if 0 in sizes}
 
 
 def _titles(graph: GraphProto) -> dict[str, str]:
@@ -228,7 +253,13 @@ def _has_symbols(expr: relax.Expr | None) -> bool:
     ty = getattr(expr, "ty", None)
     if not isinstance(ty, relax.TensorType):
         return False
-    return not isinstance(ty.shape, relax.ShapeExpr) or bool(relax.analysis.tir_vars_in_type(ty))
+    return _has_unknown_sizes(expr) or bool(relax.analysis.tir_vars_in_type(ty))
+
+
+def _has_unknown_sizes(expr: relax.Expr | None) -> bool:
+    """Whether a tensor has sizes for which there is not even an expression."""
+    ty = getattr(expr, "ty", None)
+    return isinstance(ty, relax.TensorType) and not isinstance(ty.shape, relax.ShapeExpr)
 
 
 def read(

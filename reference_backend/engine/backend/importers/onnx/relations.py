@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tvm
 from tvm import relax
@@ -35,14 +35,14 @@ class Relations:
         if not any(is_open(size) for sizes in (*asked.sizes, read) for size in sizes or ()):
             return inputs
         result = list(inputs)
-        bounds: dict[int, dict[int, Element]] = {}
+        bounds: list[tuple[Element, Element]] = []
         for place, axis, size, is_bound in demands(op, asked):
             if is_bound and axis is not None:
-                bounds.setdefault(place, {})[axis] = size
+                bounds.append((asked.of(place)[axis], size))
             else:
                 result[place] = self._checked(result[place], axis, size, asked.of(place))
-        for place, sizes in bounds.items():
-            result[place] = self._bounded(result[place], sizes)
+        if bounds:
+            self._check_bounds(bounds)
         return type(inputs)(result)  # type: ignore[call-arg]
 
     def _checked(
@@ -59,13 +59,10 @@ class Relations:
         cast = self._cast(x, now)
         return self._reshaped(cast, now) if isinstance(size, tvm.tirx.Var) else cast
 
-    def _bounded(self, x: relax.Expr, bounds: Mapping[int, Element]) -> relax.Expr:
-        """Return a tensor after the run has checked that some sizes are as if they were bounded."""
-        now = [simple(item) for item in x.ty.shape.values]
-        wanted = [*now]
-        for axis, size in bounds.items():
-            wanted[axis] = size
-        return self._reshaped(self._cast(x, wanted), now)
+    def _check_bounds(self, bounds: Sequence[tuple[Element, Element]]) -> None:
+        """Check in the run that sizes are as if they were bounded, without reading a tensor."""
+        given, wanted = (relax.ShapeExpr(sizes) for sizes in zip(*bounds, strict=True))
+        self._builder.match_cast(self._builder.emit(given), relax.ShapeType(wanted.values))
 
     def _reshaped(self, x: relax.Expr, sizes: Sequence[Element]) -> relax.Expr:
         return self._builder.emit(relax.op.reshape(x, relax.ShapeExpr(sizes)))

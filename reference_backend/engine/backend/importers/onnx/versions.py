@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
@@ -42,9 +43,31 @@ class _TopK(onnx_frontend.TopK):  # type: ignore[misc]
         return cls._impl_v11(bb, inputs, attr, params)
 
 
+class _Resize(onnx_frontend.Resize):  # type: ignore[misc]
+    """TVM needs the sizes of the data, and constant scales or sizes."""
+
+    @classmethod
+    def _impl_v18(
+        cls, bb: relax.BlockBuilder, inputs: _Inputs, attr: Attributes, params: list[object]
+    ) -> relax.Expr:
+        x, *_ = inputs
+        if x is None or not isinstance(x.ty.shape, relax.ShapeExpr):
+            raise ValueError("it needs the sizes of its input, which the model does not tell")
+        given = {
+            name: onnx_frontend.get_constant(inputs[place], params)
+            for name, place in {"scales": 2, "sizes": 3}.items()
+            if place < len(inputs) and inputs[place] is not None
+        }
+        # Before version 11, the second input is the scales.
+        for name, value in (given or {"scales": None}).items():
+            if not isinstance(value, tvm.ir.GenericConst):
+                raise ValueError(f"its {name} are computed in the run; supported are constants")
+        return super()._impl_v18(bb, inputs, attr, params)
+
+
 _Converter = type[onnx_frontend.OnnxOpConverter]
 
-CONVERTERS: Mapping[str, _Converter] = {"Slice": _Slice, "TopK": _TopK}
+CONVERTERS: Mapping[str, _Converter] = {"Resize": _Resize, "Slice": _Slice, "TopK": _TopK}
 """The converters that take the place of TVM's, by operator."""
 
 

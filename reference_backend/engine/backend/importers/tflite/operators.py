@@ -61,6 +61,11 @@ _UNREAD = frozenset(
 """What TVM converts into something else than LiteRT computes, or into what does not compile."""
 _STABLEHLO = frozenset(f"STABLEHLO_{name}" for name in ("ADD", "MAXIMUM", "MINIMUM", "MULTIPLY"))
 """Those that LiteRT computes as well, so that they can be compared."""
+_REDUCING = (
+    *("ARG_MAX", "ARG_MIN", "BATCH_MATMUL", "FULLY_CONNECTED", "MEAN", "REDUCE_MAX"),
+    *("REDUCE_MIN", "REDUCE_PROD", "SUM"),
+)
+"""Those that make one element of several."""
 _FOLDED = 4096
 """The most elements of a result that is computed while reading."""
 _OPERATORS = {
@@ -280,6 +285,15 @@ class Converter(Layers, Places, Values):
                 "operator on real numbers; on quantized tensors these are: "
                 f"{', '.join(sorted(_CONVERTED))}"
             )
+        of_none = [item for item in inputs if self._is_empty(item)]
+        if of_none and kind in _REDUCING and not any(map(self._is_empty, outputs)):
+            # TVM's kernels leave such a result as they find it.
+            raise ValueError(
+                f"its input {of_none[0].tensor.name!r} has no elements; supported is at least one"
+            )
+
+    def _is_empty(self, tensor: TensorWrapper) -> bool:
+        return tensor.tensor_idx >= 0 and 0 in self.get_tensor_shape(tensor)
 
     def _read(self, tensor: TensorWrapper) -> None:
         """Dequantize a tensor, once."""

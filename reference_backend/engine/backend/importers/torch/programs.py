@@ -8,7 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    TensorArgument,
+)
 
 from ..attributes.torch_unread import require_arguments
 from . import (
@@ -152,6 +158,7 @@ def _check_inputs(program: torch.export.ExportedProgram) -> None:
     """Refuse a program that takes more than tensors, such as the order of ops with effects."""
     for spec in program.graph_signature.input_specs:
         if spec.kind in _READ:
+            _check_argument(spec)
             continue
         users = [
             f"torch node {user.name!r} ({user.args[1] if len(user.args) > 1 else user.target})"
@@ -165,6 +172,21 @@ def _check_inputs(program: torch.export.ExportedProgram) -> None:
             if users
             else f"the program has an input of the kind {spec.kind.name}; supported are tensors"
         )
+
+
+def _check_argument(spec: InputSpec) -> None:
+    """Refuse an argument that is a number, text or None, which TVM reads as a tensor."""
+    if isinstance(spec.arg, TensorArgument):
+        return
+    if isinstance(spec.arg, ConstantArgument):
+        what = f"{spec.arg.value!r}, of type {type(spec.arg.value).__name__}"
+        hint = "Give it a fixed value inside of the model"
+    else:
+        what = "an open number"
+        hint = "Pass it as a tensor, of which the model takes item()"
+    raise ValueError(
+        f"the argument {spec.arg.name!r} of the program is {what}; supported are tensors. {hint}."
+    )
 
 
 def _check_op(node: torch.fx.Node, given: Mapping[str, object]) -> None:
