@@ -129,6 +129,48 @@ def test_check_works_with_only_the_runtime():
     assert "Only the runtime is here" in out
 
 
+WITHOUT_WORKBENCH = """
+import sys
+import {package} as backend
+from {package}.engine.backend.commands.main import main
+from {package}.engine.backend.report.report import Report
+
+for use in (
+    lambda: backend.accuracy_report,
+    lambda: Report(()).to_html("page.html"),
+    lambda: print(main()),
+    lambda: (sys.argv.pop(), sys.argv.append("check"), print(main())),
+):
+    sys.argv = ["{package}", "drift"]
+    try:
+        use()
+    except (RuntimeError, ValueError) as error:
+        print(type(error).__name__, error)
+"""
+
+
+@needs_wheel
+def test_a_customers_package_works_without_the_workbench(tmp_path):
+    """And it says what needs it."""
+    installed = Path(backend.__file__).parent
+    package = tmp_path / PACKAGE
+    package.mkdir()
+    for item in installed.iterdir():
+        if item.name not in ("engine", "__pycache__"):
+            (package / item.name).symlink_to(item)
+    ignored = shutil.ignore_patterns("workbench", "tests", "__pycache__")
+    shutil.copytree(installed / "engine", package / "engine", ignore=ignored)
+    (tmp_path / "program.py").write_text(WITHOUT_WORKBENCH.format(package=PACKAGE))
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    code, out, errors = python(tmp_path / "program.py", PYTHONPATH=path)
+    assert code == 0, out + errors
+    sentence = f"needs the workbench, which this installation of {PACKAGE} leaves out"
+    assert f"RuntimeError accuracy_report {sentence}" in out
+    assert f"ValueError This {sentence}" in out.replace("WithoutWorkbenchError", "ValueError")
+    assert f"FAILED: This {sentence}" in errors
+    assert out.endswith("All is well.\n0\n")
+
+
 @pytest.mark.thorough
 def test_the_package_is_silent():
     for code in ("import tvm", f"from {PACKAGE} import *; offload_report"):

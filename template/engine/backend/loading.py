@@ -8,6 +8,7 @@ import os
 from .libraries import _library
 from .shared import interrupts
 from .shared.backend import BACKEND
+from .shared.entry_points import WithoutWorkbenchError, has_workbench
 from .shared.problem import Problem
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; "
@@ -82,6 +83,8 @@ def missing(name: str) -> RuntimeError:
         error = RuntimeError(str(failure))
         error.__cause__ = failure
         return error
+    if has_compiler() and not has_workbench():
+        return RuntimeError(str(WithoutWorkbenchError(name)))
     return RuntimeError(
         f"{name} needs the compiler, and only the runtime is here: {why_no_compiler()}."
     )

@@ -44,7 +44,7 @@ def check() -> None:
         return
     _tell_driver()
     if has_workbench():
-        told(lambda: entry_point("read_vendor_cases")())
+        told(entry_point("read_vendor_cases"))
         entry_point("check_first_op")()
 
 

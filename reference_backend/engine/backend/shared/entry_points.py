@@ -25,16 +25,23 @@ ENTRY_POINTS = {
 _WORKBENCH = f"{PACKAGE}.engine.workbench"
 
 
+class WithoutWorkbenchError(ValueError):
+    """A customer's wheel may leave out what was asked for."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} needs the workbench, which this installation of {PACKAGE} leaves out; install "
+            "a wheel of the backend that has it."
+        )
+
+
 def has_workbench() -> bool:
     """Whether the workbench is installed; a customer's wheel may leave it out."""
     return importlib.util.find_spec(_WORKBENCH) is not None
 
 
 def entry_point(name: str) -> Any:
-    """Return a function or a table of the workbench, or raise a ValueError where there is none."""
+    """Return a function or a table of the workbench."""
     if not has_workbench():
-        raise ValueError(
-            f"This needs the workbench, which this installation of {PACKAGE} leaves out; install "
-            "a wheel of the backend that has it."
-        )
+        raise WithoutWorkbenchError("This")
     return getattr(importlib.import_module(f"{_WORKBENCH}.{ENTRY_POINTS[name]}"), name)

@@ -18,7 +18,7 @@ from ..libraries import _library
 from ..loading import needs_compiler
 from ..shared import interrupts
 from ..shared.backend import PACKAGE
-from ..shared.entry_points import entry_point
+from ..shared.entry_points import WithoutWorkbenchError, entry_point
 from ..shared.problem import WITHOUT_MEMORY, Problem, told
 from ..shared.terminal import say
 from ..shared.whole_files import NotWritten
@@ -45,7 +45,7 @@ _CODES = "exit code: 0 if all is well, 1 if not (a sentence says why), 2 for wro
 
 def _kit() -> Mapping[str, tuple[_Adder, _Command]]:
     needs_compiler("The kit")
-    told(lambda: entry_point("read_vendor_cases")())
+    told(entry_point("read_vendor_cases"))
     kit: Mapping[str, tuple[_Adder, _Command]]
     kit = entry_point("KIT")
     return kit
@@ -60,7 +60,7 @@ def _implementation(function: str, module: str | None = None) -> _Command:
         if arguments.command not in ("run", "profile"):
             needs_compiler(f"'{arguments.command}'")
         if module is None:
-            found = told(lambda: entry_point(function))
+            found = entry_point(function)
         else:
             found = getattr(importlib.import_module(f".{module}", __package__), function)
         return int(found(arguments))
@@ -180,7 +180,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
 
 def _drift(arguments: argparse.Namespace) -> int:
     # Also where the backend refuses this TVM: that is what it is for.
-    return int(told(lambda: entry_point("run_drift"))(arguments))
+    return int(entry_point("run_drift")(arguments))
 
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
@@ -247,7 +247,7 @@ def main() -> int:
             # The reader, such as 'head', has closed the pipe.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
-        except (Problem, NotWritten, MemoryError) as error:
+        except (Problem, NotWritten, WithoutWorkbenchError, MemoryError) as error:
             code = 1
             if not interrupted.is_set():
                 why = WITHOUT_MEMORY if isinstance(error, MemoryError) else error
