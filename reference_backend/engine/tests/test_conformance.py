@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from tvm import relax
 
 import backend
 import support
+from backend.engine.backend.libraries.asking import listening
 from backend.engine.backend.settings.options import PREFIX
 from backend.engine.backend.table.capability import (
     Accumulated,
@@ -29,12 +32,18 @@ from backend.engine.backend.table.capability import (
 from backend.engine.backend.table.chains import ops_left_by_folding
 from backend.engine.backend.table.judging import Step, allowance, allowance_behind, judge
 from backend.engine.workbench.conformance import (
+    NotRun,
     Outcome,
     Result,
     Settings,
     cases_of,
     chip,
     composites,
+<<<<<<< HEAD
+=======
+    ledger,
+    listing,
+>>>>>>> 0eaf78d (The conformance kit survives an SDK that aborts while cases are listed: that suite fails with the op, and the others run)
     runner,
 )
 from backend.engine.workbench.conformance.case_files import read_cases
@@ -508,7 +517,9 @@ def behaviours(tmp_path, monkeypatch):
     package = tmp_path / "misbehaving"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "behaviours.py").write_text(BEHAVIOURS.replace("backend", backend.__name__))
+    (package / "behaviours.py").write_text(
+        BEHAVIOURS.replace("from backend", f"from {backend.__name__}")
+    )
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
 
@@ -560,6 +571,63 @@ def test_a_bug_of_a_suite_is_not_a_failure_of_a_case(behaviours):
 def test_a_suite_that_no_process_can_load_is_reported():
     with pytest.raises(RuntimeError, match="No module named 'nowhere'"):
         list(in_workers("nowhere.at_all", ["a"], 1))
+
+
+# ---- Lists --------------------------------------------------------------------------------------
+
+ABORTING = """
+import os
+import tvm_ffi
+from backend.engine.workbench.conformance.cases import OPS
+from backend.engine.workbench.conformance.model import Case
+
+def cases(settings):
+    name = "{npu}.codegen.decline_reason"
+    tvm_ffi.register_global_func(name, lambda *_: os.abort(), override=True)
+    return [Case("{op}", OPS["{op}"]["cases"][{place}]).model(exact=False).decline()]
+"""
+
+
+@pytest.mark.thorough
+def test_an_sdk_may_abort_when_cases_are_listed(behaviours, tmp_path):
+    case = first_case(op for op in OPS if TABLE.get(op) is not None)
+    if case is None:
+        pytest.skip("this chip runs no op")
+    place = OPS[case.op]["cases"].index(case.entry)
+    content = ABORTING.replace("from backend", f"from {backend.__name__}")
+    content = content.format(npu=BACKEND, op=case.op, place=place)
+    (tmp_path / "misbehaving/aborting.py").write_text(content)
+    end = listing.ended("misbehaving.aborting")
+    assert end.startswith("crashed: SIGABRT")
+    asked = end.rpartition("was asked about ")[2].split(", ")
+    assert asked and set(asked) <= set(calls_of(case.model(exact=False).function()))
+
+
+def test_a_suite_whose_cases_cannot_be_listed_fails_alone(monkeypatch):
+    end = "crashed: SIGABRT, when the driver NPU was asked about relax.add"
+    monkeypatch.setattr(listing, "end_of", lambda suite, jobs: end if suite == "contract" else "")
+    result = runner.run(["contract", "files"], Settings())
+    (found,) = (one for one in result.outcomes if one.suite == "contract")
+    assert (found.status, found.case) == ("failed", "")
+    assert found.reason.startswith(f"its cases cannot be listed: {end}. Keep such ops")
+    assert not result.ok
+    assert not [one for one in result.outcomes if one.suite == "files" and one.status == "failed"]
+    code, out, _ = run_command("conformance", "--list", "--suite", "contract")
+    assert code == 0
+    assert "contract: its cases cannot be listed: crashed: SIGABRT" in out
+
+
+def test_only_some_suites_ask_the_driver_for_their_cases():
+    asked = {}
+    for suite in ("ops", "composites", "models", "fuzz", *listing.ASKING):
+        module = import_module(f"{runner.__package__}.{suite}")
+        for function in vars(module).values():
+            getattr(function, "cache_clear", lambda: None)()
+        questions = []
+        with listening(lambda *question, to=questions: to.append(question)), suppress(NotRun):
+            module.cases(Settings())
+        asked[suite] = questions
+    assert {suite for suite, questions in asked.items() if questions} <= {*listing.ASKING}
 
 
 # ---- Runs ---------------------------------------------------------------------------------------

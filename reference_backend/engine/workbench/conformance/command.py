@@ -28,7 +28,7 @@ from .model import Spec
 from .pages import write
 from .result import FORMAT_VERSION
 from .runner import SUITES, cases_of, meant, run
-from .suite import NotRun, Settings
+from .suite import Crashed, NotRun, Settings
 
 USAGE = 2
 """The exit code where nothing could be judged: invalid arguments, and files that are not cases."""
@@ -191,6 +191,9 @@ def _problem(arguments: argparse.Namespace, suites: list[str], settings: Setting
 def _known(suite: str, settings: Settings) -> list[str]:
     try:
         return cases_of(suite, settings)
+    except Crashed:
+        # Which it would have is not known.
+        return [suite]
     except NotRun:
         return []
 
@@ -201,6 +204,8 @@ def _list(suites: list[str], settings: Settings, as_json: bool) -> None:
     for suite in suites:
         try:
             found[suite] = cases_of(suite, settings)
+        except Crashed as reason:
+            found[suite] = str(reason)
         except NotRun as reason:
             found[suite] = f"it cannot run here: {reason}"
     if as_json:

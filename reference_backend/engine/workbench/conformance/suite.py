@@ -26,6 +26,10 @@ class NotRun(Exception):
     """Why a suite cannot run here, and what to install."""
 
 
+class Crashed(NotRun):
+    """How the driver's SDK ended the process that listed the cases."""
+
+
 class Suite(Protocol):
     """The module of a suite."""
 

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists the cases of suites in a worker first, where a vendor's SDK may end the process.
+
+A suite of workers, whose cases are the suites that ask the driver before they know their cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+
+from ...backend.libraries import _library
+from .result import Outcome
+from .suite import Settings
+from .workers import Announce, in_workers
+
+SUITE = "listing"
+ASKING = ("quantized", "contract")
+"""The suites that ask the driver which ops they may use."""
+
+
+def end_of(suite: str, jobs: int) -> str:
+    """Return how a process ends that lists the cases of a suite.
+
+    With the ops that the driver was asked about; empty if it ends well, or if no suite of this name
+    asks, no vendor has a driver, or no other process may run.
+    """
+    has_driver = _library.find("driver") or _library.find("driver_build")
+    return ended(suite) if suite in ASKING and jobs and has_driver else ""
+
+
+@cache
+def ended(suite: str) -> str:
+    """Return how a process ends that lists the cases of a suite; empty if it ends well."""
+    (found,) = in_workers(SUITE, [suite], 1)
+    return "" if found.status == "passed" else found.reason
+
+
+def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
+    """List the cases of suites."""
+    for name in names:
+        announce(name)
+        module = import_module(name if "." in name else f"{__package__}.{name}")
+        # Of all but its end, the other process finds out itself.
+        with suppress(Exception):
+            module.cases(Settings())
+        yield Outcome(SUITE, name, "passed")
