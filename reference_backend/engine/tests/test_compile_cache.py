@@ -292,7 +292,7 @@ print("done")
 
 @pytest.mark.thorough
 def test_processes_that_share_a_folder_see_whole_entries_only(tmp_path):
-    many_processes = MANY_PROCESSES.replace("backend", backend.__name__)
+    many_processes = MANY_PROCESSES.replace("from backend", f"from {backend.__name__}")
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", many_processes, str(tmp_path), str(seed)],

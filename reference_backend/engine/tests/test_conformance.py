@@ -39,11 +39,7 @@ from backend.engine.workbench.conformance import (
     cases_of,
     chip,
     composites,
-<<<<<<< HEAD
-=======
-    ledger,
     listing,
->>>>>>> 0eaf78d (The conformance kit survives an SDK that aborts while cases are listed: that suite fails with the op, and the others run)
     runner,
 )
 from backend.engine.workbench.conformance.case_files import read_cases

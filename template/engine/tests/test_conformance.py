@@ -39,7 +39,6 @@ from backend.engine.workbench.conformance import (
     cases_of,
     chip,
     composites,
-    ledger,
     listing,
     runner,
 )
