@@ -109,10 +109,10 @@ def _second_release(origin: Path) -> None:
     (template / "NOTES.md.jinja").write_text("New in release 2.\n")
 
     engine = template / "engine"
-    for name in ("lowerings/convolution.cc", "include/npu_driver.h"):
+    for name in ("backend/lowerings/convolution.cc", "backend/include/npu_driver.h"):
         _append(engine / name, "// Release 2.\n")
-    (engine / "runtime/execution.cc").rename(engine / "runtime/run.cc")
-    (engine / "runtime/queues.cc").write_text("// New in release 2.\n")
+    (engine / "backend/runtime/execution.cc").rename(engine / "backend/runtime/run.cc")
+    (engine / "backend/runtime/queues.cc").write_text("// New in release 2.\n")
 
     vendor = template / "vendor"
     for path in support.files(vendor):
@@ -128,7 +128,7 @@ def _second_release(origin: Path) -> None:
     entry.update(summary="hyperbolic sine", numpy="np.sinh(x)")
     del entry["family"]
     support.write_family(template / "_catalog/hyperbolic.yml", {"sinh": entry})
-    (engine / "lowerings/hyperbolic.cc").write_text("// New in release 2.\n")
+    (engine / "backend/lowerings/hyperbolic.cc").write_text("// New in release 2.\n")
     _release(origin, "v2.0.0")
 
 
