@@ -216,7 +216,7 @@ def _known_options() -> set[str]:
     """Collect the options of all commands: ours, the backend's, and those that a test runs."""
     found = {*_options(cli._parser())}
     engine = ROOT / "template/engine"
-    for pattern in ("python/**/*.py", "benchmarks/*.py", "examples/**/*.cc"):
+    for pattern in ("backend/**/*.py", "workbench/**/*.py", "backend/examples/**/*.cc"):
         for source in engine.glob(pattern):
             found.update(re.findall(r'"(--[a-z][a-z0-9-]*)"', source.read_text()))
     found.update(form.split()[-1] for form in _run_or_quoted() if " -" in form)

@@ -96,9 +96,11 @@ def test_clang_tidy_has_no_complaint(tmp_path: Path) -> None:
     configure(tmp_path, CMAKE_UNITY_BUILD="OFF")
     sources = [
         path
-        for name in ("codegen", "common", "emulator", "lowerings", "runtime", "tests")
+        for name in ("backend/*", "workbench/emulator", "tests")
         for path in sorted(ENGINE.glob(f"{name}/**/*.cc"))
+        if "examples" not in path.parts
     ]
+    assert len(sources) > 60
     # GCC 12's standard library sorts with what C++17 deprecates.
     extra = ("--extra-arg=-std=c++17", "--extra-arg=-Wno-deprecated-declarations")
     run("clang-tidy", "-quiet", *extra, "-p", tmp_path, *sources, cwd=ENGINE)
@@ -106,4 +108,4 @@ def test_clang_tidy_has_no_complaint(tmp_path: Path) -> None:
     kit = tmp_path / "kit.cc"
     kit.write_text('#include "driver_kit/build.h"\n#include "driver_kit/run.h"\n')
     config = f"--config-file={ENGINE / '.clang-tidy'}"
-    run("clang-tidy", "-quiet", config, kit, "--", "-std=c++17", f"-I{ENGINE / 'include'}")
+    run("clang-tidy", "-quiet", config, kit, "--", "-std=c++17", f"-I{ENGINE / 'backend/include'}")

@@ -280,7 +280,7 @@ def test_a_result_of_another_shape_is_refused(shape):
 
 def test_open_sizes_of_a_result_may_be_declared_by_any_name():
     for shape in ("[m, 4]", "[2, k]", "[n, m]"):
-        text = f"g (float[2, 4] x) => (float{shape} y) {{ y = Relu(x) }}"
+        text = f"g (float[2, 4] x) => (float{shape} y) {{y = Relu(x) }}"
         assert result_type(text) == ("float32", [2, 4])
 
 
