@@ -81,13 +81,27 @@ def ones(x):
     return (one.squeeze(1), one.squeeze(), x[..., :1].squeeze((-1, 1)), one[..., :1].squeeze())
 
 
+def norms(x):
+    image = x.unflatten(2, (2, 2))
+    channels = {"weight": torch.tensor([0.5, -2.0]), "bias": torch.tensor([1.0, 3.0])}
+    turned = image.transpose(1, 2)
+    mean, variance = torch.tensor([0.1, -0.3]), torch.tensor([0.5, 2.0])
+    return (
+        functional.instance_norm(turned),
+        functional.instance_norm(turned, **channels),
+        functional.instance_norm(turned, mean, variance, use_input_stats=False, **channels),
+        functional.instance_norm(image.double()).float(),
+        functional.group_norm(turned, 2, **channels),
+    )
+
+
 def masks(x):
     past = torch.full((x.shape[1], x.shape[1] + x.shape[0]), -math.inf).triu(x.shape[0] + 1)
     return (past, torch.full((x.shape[1] + 1,), math.nan), torch.full_like(past, math.inf))
 
 
 @thorough
-@pytest.mark.parametrize("forward", [parts, borders, repeats, attention, places])
+@pytest.mark.parametrize("forward", [parts, borders, repeats, attention, places, norms])
 def test_each_size_has_the_values_of_pytorch(forward):
     module = backend.from_exported_program(program(forward, real(2, 6, 4)))
     for size in ((1, 4, 4), (3, 9, 4)):
