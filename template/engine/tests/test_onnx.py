@@ -544,6 +544,74 @@ def test_resize_to_known_sides_keeps_an_open_batch(name, mode):
         backend.from_onnx(found)
 
 
+@pytest.mark.parametrize("opset", [11, 12])
+def test_before_version_13_scales_of_no_elements_stand_for_sizes(opset):
+    from onnx import numpy_helper
+
+    found = model(
+        """g (float[n, 2, 4, 5] x) => (float[n, 2, 7, 10] y) {
+            s = Shape(x) first = Slice(s, zero, two) to = Concat<axis = 0>(first, smaller)
+            r = Resize<mode = "nearest">(x, none, none, to) t = Shape(r)
+            again = Slice(t, zero, two) last = Concat<axis = 0>(again, sides)
+            y = Resize<mode = "linear">(r, none, none, last)
+        }""",
+        f'<ir_version: 10, opset_import: ["": {opset}]>',
+    )
+    constants = {"zero": [0], "two": [2], "smaller": [3, 4], "sides": [7, 10]}
+    for key, values in {**constants, "none": np.array([], "float32")}.items():
+        found.graph.initializer.append(numpy_helper.from_array(np.array(values), key))
+    x = floats(3, 2, 4, 5)
+    (mine,) = run_on_host(backend.from_onnx(found), "main", [x])
+    np.testing.assert_allclose(mine, original_of(found).run([x])[0], rtol=1e-5, atol=1e-5)
+
+
+OPEN_SIDES = {
+    "scales": "y = Resize<{}>(x, region, twice)",
+    "sizes": "y = Resize<{}>(x, region, , to)",
+    "a part of sizes": """s = Shape(x) first = Slice(s, zero, two) sides = Slice(to, two, most)
+        all = Concat<axis = 0>(first, sides) y = Resize<{}>(x, region, , all)""",
+}
+SIDES = {
+    "twice": np.array([1, 1, 2, 3], "float32"),
+    "to": np.array([1, 2, 7, 10]),
+    "region": np.array([0, 0, 0, 0, 1, 1, 1, 1], "float32"),
+    **{"zero": np.array([0]), "two": np.array([2]), "most": np.array([9])},
+}
+
+
+def of_open_sides(name, coordinates, mode, rounding="round_prefer_floor"):
+    from onnx import numpy_helper
+
+    attributes = (
+        f'mode = "{mode}", coordinate_transformation_mode = "{coordinates}", '
+        f'nearest_mode = "{rounding}"'
+    )
+    body = OPEN_SIDES[name].format(attributes)
+    found = model(f"g (float[1, 2, h, w] x) => (float[1, 2, p, q] y) {{ {body} }}")
+    for key, values in SIDES.items():
+        if key in body:
+            found.graph.initializer.append(numpy_helper.from_array(values, key))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("name", OPEN_SIDES)
+def test_a_symmetric_resize_of_open_sides(name, mode):
+    found, x = of_open_sides(name, "half_pixel_symmetric", mode), floats(1, 2, 3, 5)
+    (mine,) = run_on_host(backend.from_onnx(found), "main", [x])
+    np.testing.assert_allclose(mine, original_of(found).run([x])[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "coordinates"), [("scales", "tf_crop_and_resize"), ("sizes", "asymmetric")]
+)
+def test_a_resize_that_needs_its_sides_is_refused(name, coordinates):
+    found = of_open_sides(name, coordinates, "nearest", "floor")
+    why = rf"^ONNX node 'y' \(Resize\): .*{coordinates}.* needs the sizes of its input 'x' and"
+    with pytest.raises(ValueError, match=why):
+        backend.from_onnx(found)
+
+
 def test_a_resize_that_tvm_reads_rightly_stays_one():
     scales = np.array([1, 1, 2, 2], "float32")
     found, _ = node("Resize", [floats(1, 2, 5, 4), None, scales], 21, [2], {"mode": "linear"})

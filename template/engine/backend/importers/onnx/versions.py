@@ -62,6 +62,9 @@ class _Resize(onnx_frontend.Resize):  # type: ignore[misc]
         for name, value in (given or {"scales": None}).items():
             if not isinstance(value, tvm.ir.GenericConst):
                 raise ValueError(f"its {name} are computed in the run; supported are constants")
+        if "sizes" in given and "scales" in given and not given["scales"].value.numpy().size:
+            # As versions before 13 write them.
+            inputs = [*inputs[:2], None, inputs[3]]
         return super()._impl_v18(bb, inputs, attr, params)
 
 
