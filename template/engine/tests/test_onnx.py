@@ -140,6 +140,18 @@ def test_an_input_that_is_no_tensor_of_numbers_is_refused(kind, what):
     refused(text, f"the input 'x' of the ONNX model is a {what}, which is not supported")
 
 
+@pytest.mark.parametrize(
+    "shape", [("b", 3), (-1, 3), (1.5, 3), (None, 3), 5, "23"], ids=lambda shape: repr(shape)
+)
+def test_a_shape_of_other_things_than_sizes_is_refused_with_its_input(shape):
+    found = model("g (float[n, 3] x) => (float[n, 3] y) { y = Relu(x) }")
+    sentence = f"the shape of the input 'x' in shape_dict is {shape!r}; supported are whole numbers"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        backend.from_onnx(found, shape_dict={"x": shape})
+    with pytest.raises(ValueError, match="^shape_dict is of type list; supported is a dict"):
+        backend.from_onnx(found, shape_dict=[shape])
+
+
 # ---- What TVM's converters do not read ----------------------------------------------------------
 
 IN_A_BRANCH = (
