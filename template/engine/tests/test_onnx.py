@@ -164,10 +164,6 @@ FAILURES = {
         "(float[2, 2] x) => (int64[2, 2] y) { y = EyeLike<dtype = 7>(x) }",
         "ONNX node 'y' (EyeLike): dtype mismatch between input (float32) and attribute (7)",
     ),
-    "TypeError": (
-        "(float[n, 4] x) => (float[n, 4] y) { [hot] y = Hardmax<axis = 0>(x) }",
-        "ONNX node 'hot' (Hardmax): Mismatched type on argument #3 when calling",
-    ),
     "of a kernel": (
         "(float[1, 7, 3, 3] x) => (float[1, 7, 3, 3] y) { y = LRN<size = 4>(x) }",
         "ONNX node 'y' (LRN): In divide, the first input shape at dim 1 is 7 and the second input "
