@@ -199,6 +199,16 @@ def test_what_a_converter_raises_is_a_refusal_of_its_node(name):
     assert caught.value.__cause__ is not None
 
 
+def test_a_normalization_with_the_results_of_a_training_is_refused():
+    # Runtimes compute other values for it, even if nothing reads them.
+    text = (
+        "g (float[n, 2] x, float[2] s) => (float[n, 2] y) {"
+        " [norm] y, m, v, a, b = BatchNormalization(x, s, s, s, s) }"
+    )
+    why = "ONNX node 'norm' (BatchNormalization): it has 5 results, as for training; supported is"
+    refused(text, why, '<ir_version: 10, opset_import: ["": 9]>')
+
+
 def test_no_memory_is_none_of_the_node(monkeypatch):
     def convert(x):
         raise MemoryError
