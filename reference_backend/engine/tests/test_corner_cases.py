@@ -223,6 +223,25 @@ def test_a_comparison_with_itself_on_the_host_tells_nan(name):
     np.testing.assert_array_equal(found, np.isnan(EDGES) == (name == "not_equal"))
 
 
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_what_is_full_of_infinity_is_right_on_the_host_for_each_size(number, dtype):
+    """As the mask of a model with a cache of keys: TVM cannot lower it for a computed size."""
+    n = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType([n, 2], "float32"))
+
+    def body(emit):
+        full = emit(relax.op.full([n + 1, 2], relax.const(number, dtype), dtype))
+        like = emit(relax.op.full_like(full, relax.const(number, "float32"), "float32"))
+        return emit(relax.op.concat([x, emit(relax.op.astype(full, "float32")), like], axis=0))
+
+    executable = compile_for(build([x], body))
+    for size in (1, 3, 8):
+        data = np.ones((size, 2), "float32")
+        added = np.full((2 * (size + 1), 2), number, "float32")
+        np.testing.assert_array_equal(run(executable, data), np.concatenate([data, added]))
+
+
 @needs_library("onnx")
 @needs("abs", "less_equal", "logical_not", "where", "astype", "multiply")
 @needs("multiply", dtype="int64")

@@ -110,6 +110,7 @@ CHECKED = {
         of_x((1, 4, 2, 6)),
         of_x((1, 4, 3, 6), (1, 4, 2, 5)),
     ),
+    "Hardmax": Case(BK, "y = Hardmax(x)", of_x((2, 8), (3, 1))),
     "Expand to one of two sizes": Case(
         "float[b, k] x, float[1, 4] z",
         "s = Shape(x) y = Expand(z, s)",

@@ -267,6 +267,31 @@ def test_a_node_in_a_branch_is_refused_too():
     assert said.startswith("ONNX node 'inner' (Gather): its index 'i' has the element 7")
 
 
+def test_a_branch_that_the_sizes_do_not_suit_is_refused_as_one():
+    branch = "{0} = {1} () => (float[a, b] {2}) {{ [{0}] {2} = MatMul(x, {3}) }}"
+    branches = (branch.format(*each) for each in BRANCHES)
+    text = f"(float[n, k] x, bool c) => (float[a, b] y) {{ y = If(c) <{', '.join(branches)}> }}"
+    model = parsed(text, 18, w3=floats(3, 2), w4=floats(4, 2))
+    for size, branch in ((3, "else_branch"), (4, "then_branch")):
+        with pytest.raises(ValueError) as caught:
+            backend.from_onnx(model, shape_dict={"x": (2, size)})
+        said = str(caught.value)
+        assert said.startswith(f"ONNX node '{branch}' (MatMul): it is not valid: Incompatible dim")
+        assert f"'x' of float32[2, {size}]" in said
+        assert f"; it is in the {branch} of 'y' (If), and each branch must suit the sizes" in said
+    gather = f"(float[n, 3] x, bool c) => (float[a, b] y) {{ y = If(c) <{GATHERS}> }}"
+    said = refusal_of(parsed(gather, 18, i=ints(7)))
+    assert said.startswith("ONNX node 'q' (Gather): its index 'i' has the element 7, outside of")
+    assert "; it is in the else_branch of 'y' (If), and each branch must suit the sizes" in said
+
+
+BRANCHES = (("then_branch", "t", "p", "w3"), ("else_branch", "f", "q", "w4"))
+GATHERS = (
+    "then_branch = t () => (float[a, b] p) { p = Neg(x) }, "
+    "else_branch = f () => (float[a, b] q) { q = Gather<axis = 1>(x, i) }"
+)
+
+
 def test_operators_of_onnx_runtime_are_asked_too():
     text = (
         "(uint8[1, 2, 4, 4] x) => (uint8[a, b, c, d] y) { [bad] y = com.microsoft."

@@ -6,9 +6,11 @@ import re
 
 import numpy as np
 import pytest
+import tvm
+from tvm import relax
 
 import backend
-from support import run_on_host
+from support import compile_for, run_on_host
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -69,8 +71,37 @@ def attention(x):
     return (scores.softmax(-1) @ x, x.var(1), x.view(x.shape[0], x.shape[1] * 2, 2))
 
 
+def places(x):
+    return (x[:, -1], x[-1], x[:, 0], x[:, 1:][:, -2], torch.cat([x, x], 1)[:, -1], x[-1, -1, -1])
+
+
+def ones(x):
+    one = x[:, :1]
+    # PyTorch keeps an axis whose size is open, also where it turns out 1.
+    return (one.squeeze(1), one.squeeze(), x[..., :1].squeeze((-1, 1)), one[..., :1].squeeze())
+
+
+def norms(x):
+    image = x.unflatten(2, (2, 2))
+    channels = {"weight": torch.tensor([0.5, -2.0]), "bias": torch.tensor([1.0, 3.0])}
+    turned = image.transpose(1, 2)
+    mean, variance = torch.tensor([0.1, -0.3]), torch.tensor([0.5, 2.0])
+    return (
+        functional.instance_norm(turned),
+        functional.instance_norm(turned, **channels),
+        functional.instance_norm(turned, mean, variance, use_input_stats=False, **channels),
+        functional.instance_norm(image.double()).float(),
+        functional.group_norm(turned, 2, **channels),
+    )
+
+
+def masks(x):
+    past = torch.full((x.shape[1], x.shape[1] + x.shape[0]), -math.inf).triu(x.shape[0] + 1)
+    return (past, torch.full((x.shape[1] + 1,), math.nan), torch.full_like(past, math.inf))
+
+
 @thorough
-@pytest.mark.parametrize("forward", [parts, borders, repeats, attention])
+@pytest.mark.parametrize("forward", [parts, borders, repeats, attention, places, norms])
 def test_each_size_has_the_values_of_pytorch(forward):
     module = backend.from_exported_program(program(forward, real(2, 6, 4)))
     for size in ((1, 4, 4), (3, 9, 4)):
@@ -79,6 +110,29 @@ def test_each_size_has_the_values_of_pytorch(forward):
         for mine, right in zip(found, forward(given), strict=True):
             assert mine.shape == tuple(right.shape)
             np.testing.assert_allclose(mine, right.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@thorough
+def test_masks_of_infinity_are_right_for_each_size():
+    machine = relax.VirtualMachine(
+        compile_for(backend.from_exported_program(program(masks, real(2, 6, 4)))), tvm.cpu()
+    )
+    for size in ((1, 4, 4), (3, 9, 4)):
+        given = real(*size)
+        found = machine["main"](tvm.runtime.tensor(given.numpy()))
+        for mine, right in zip(found, masks(given), strict=True):
+            np.testing.assert_array_equal(mine.numpy(), right.numpy())
+
+
+@thorough
+def test_an_open_axis_stays_where_it_turns_out_1():
+    module = backend.from_exported_program(program(ones, real(2, 6, 4)))
+    for size in ((1, 1, 4), (1, 4, 4), (3, 9, 4)):
+        given = real(*size)
+        found = run_on_host(module, "main", [given.numpy()])
+        rights = (given[:, 0], given[:, 0], given[..., 0], given[:, 0, 0])
+        for mine, right in zip(found, rights, strict=True):
+            np.testing.assert_array_equal(mine, right.numpy())
 
 
 def test_sizes_that_are_read_as_they_are_need_no_comparison():
@@ -101,6 +155,10 @@ def halves(x):
         (lambda x: torch.take_along_dim(x, x.argsort(1), 1), (1, 2, 4)),
         (lambda x: x + POSITIONS[:, : x.shape[1]], (2, 17, 4)),
         (halves, (2, 5, 4)),
+        # PyTorch takes 2 for the least size of an open axis.
+        (lambda x: x[:, 1], (2, 1, 4)),
+        (lambda x: x[:, -2], (2, 1, 4)),
+        (lambda x: x[:, 0], (2, 0, 4)),
     ],
 )
 def test_a_call_of_a_size_that_the_program_does_not_allow_fails(forward, size):

@@ -19,6 +19,7 @@ from pathlib import Path
 import tvm
 
 from .failures import readable_errors
+from .given import require_shapes
 
 
 @readable_errors()
@@ -48,7 +49,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     ValueError
         An operator or an attribute is not supported, TVM reads a node as another type than the
         model declares, its nodes cannot be computed in their order, or what was given is not a
-        model; the message names the node and what is supported.
+        model or no shape; the message names the node or input and what is supported.
     ImportError
         onnx is not installed.
     """
@@ -74,6 +75,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     whole = inline_local_functions(model) if model.functions else model
     require_sound(whole)
     shapes = options.get("shape_dict")
+    require_shapes(shapes, may_be_open=True)
     told: dict[str, int | str] = {}
     while True:
         known = len(told)
@@ -170,7 +172,7 @@ def from_tflite(
     ------
     ValueError
         An operator is not supported, what was read contradicts the file, or what was given is not a
-        model; the message names the operator, its number and its tensor.
+        model or no shape; the message names the operator, its number and its tensor.
     ImportError
         tflite is not installed.
     """
@@ -182,6 +184,7 @@ def from_tflite(
         ) from None
     from .tflite.operators import read
 
+    require_shapes(shape_dict)
     if isinstance(model, (str, os.PathLike)):
         model = Path(model).read_bytes()
     if isinstance(model, (bytes, bytearray)):

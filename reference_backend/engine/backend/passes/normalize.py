@@ -40,6 +40,18 @@ def ask_for_nan(site: Site) -> Bindings | None:
     return steps.end(relax.op.logical_not(steps.add(is_nan)))
 
 
+def spread_infinity(site: Site) -> Bindings | None:
+    """Spread a number that is not finite on the host, where TVM cannot lower a full of it."""
+    number, ty = site.constant(site.call.args[1]), site.call.ty
+    if number is None or not str(number.ty.dtype).startswith(("float", "bfloat")):
+        return None
+    if np.isfinite(number.value.numpy().astype("float64")).all() or ty.shape is None:
+        return None
+    steps = Steps(site)
+    one = number if number.ty.dtype == ty.dtype else steps.add(relax.op.astype(number, ty.dtype))
+    return steps.end(relax.op.broadcast_to(one, ty.shape))
+
+
 def compare_with_largest(site: Site) -> Bindings | None:
     """Test for finite and for infinite values by comparing with the largest finite number."""
     is_finite = op_name(site.call) == "relax.isfinite"

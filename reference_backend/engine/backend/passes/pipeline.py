@@ -190,5 +190,7 @@ def simplify(
 
 
 def for_host(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
-    """Rewrite what stays on the host of a partitioned model, where TVM would compile it wrongly."""
-    return Reader(table).rewrite(mod, ("relax.equal", "relax.not_equal"), [normalize.ask_for_nan])
+    """Rewrite what stays on the host of a partitioned model, and TVM compiles wrongly or not."""
+    reader = Reader(table)
+    mod = reader.rewrite(mod, ("relax.equal", "relax.not_equal"), [normalize.ask_for_nan])
+    return reader.rewrite(mod, ("relax.full", "relax.full_like"), [normalize.spread_infinity])

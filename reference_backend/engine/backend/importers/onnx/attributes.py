@@ -107,6 +107,12 @@ def _batch_normalization(graph: Graph, node: Node) -> None:
         node.refuse("training_mode=1 is not supported; export the model for inference")
     if node.attributes.get("spatial", 1) != 1:
         node.refuse("spatial=0 is not supported; supported is spatial=1")
+    if len(node.proto.output) > 1:
+        # Before version 14, these say that it trains, also if nothing reads them.
+        node.refuse(
+            f"it has {len(node.proto.output)} results, as for training; supported is the first "
+            "alone: export the model for inference"
+        )
     _keep(graph, node)
 
 

@@ -28,6 +28,8 @@ from .graph import OWN, graphs_of, opset_of, reads
 from .types import infer
 
 _LEAST_OPSET = 7
+_PROPAGATES = 13
+"""The version from which on ONNX's own inference follows the elements of shapes."""
 
 _MOST = 2**16
 """The number of elements of a constant up to which it may be a part of a shape computation."""
@@ -76,12 +78,18 @@ def fold(outline: ModelProto) -> bool:
     constants, and loses each If whose condition became one.
     """
     # Before, operators broadcast by an attribute, which the evaluator does not know.
-    if opset_of(outline) < _LEAST_OPSET or not _Folder(outline, outline.graph).run():
+    if opset_of(outline) < _LEAST_OPSET:
         return False
-    infer(outline)
-    while _Folder(outline, outline.graph).run():
-        infer(outline)
-    return True
+    is_folded = False
+    resized: dict[str, ValueInfoProto] = {}
+    while True:
+        folder = _Folder(outline, outline.graph)
+        changes = folder.run()
+        if not changes and folder.resized.keys() <= resized.keys():
+            return is_folded
+        is_folded |= changes
+        resized = {**folder.resized, **resized}
+        infer(outline, known=resized)
 
 
 class _Folder:
@@ -102,6 +110,8 @@ class _Folder:
         self.shapes: dict[str, Sequence[int | None]] = dict(outer.shapes) if outer else {}
         self.types: dict[str, int] = dict(outer.types) if outer else {}
         self.folded: dict[str, Array] = {}
+        self.resized: dict[str, ValueInfoProto] = {}
+        """Types of results of Resize that ONNX does not infer."""
         for value in (*graph.value_info, *graph.input, *graph.output):
             kind = value.type.tensor_type
             self.types[value.name] = kind.elem_type
@@ -137,6 +147,7 @@ class _Folder:
                     self._learn(node.output[0], item.t)
             for inner in graphs_of(node):
                 changed |= _Folder(self.model, inner, self).run()
+            self._resize(node)
             results = self._results(node)
             if results is None:
                 kept.append(node)
@@ -224,6 +235,16 @@ class _Folder:
                 self.partly[output] = array
             return None
         return {output: array if node.op_type == "Shape" else np.array(math.prod(sizes), "int64")}
+
+    def _resize(self, node: NodeProto) -> None:
+        """Learn the sizes of a result of which some are known, as ONNX does from version 13 on."""
+        if node.op_type != "Resize" or node.domain not in OWN or len(node.input) < 4:
+            return
+        sizes, kind = self.partly.get(node.input[3]), self.types.get(node.input[0])
+        if opset_of(self.model) < _PROPAGATES and sizes is not None and kind:
+            shape = [None if size <= _OPEN else int(size) for size in sizes.reshape(-1)]
+            name = node.output[0]
+            self.resized[name] = helper.make_tensor_value_info(name, kind, shape)
 
     def _is_small(self, node: NodeProto, known: Mapping[str, Array]) -> bool:
         """Whether the results of a node are small; whether they are is asked before they are."""

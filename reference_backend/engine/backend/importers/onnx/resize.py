@@ -57,7 +57,7 @@ def _resize(graph: Graph, node: Node) -> None:
     coordinates = attributes.get("coordinate_transformation_mode", "half_pixel")
     axes = _axes(graph, node, attributes, coordinates)
     if axes is None:
-        graph.nodes.append(node.proto)
+        _keep(graph, node, attributes, coordinates)
         return
     if any(axis.wanted <= 0 or axis.size <= 0 for axis in axes):
         node.refuse("it has a result without elements; supported are sizes of at least 1")
@@ -66,10 +66,45 @@ def _resize(graph: Graph, node: Node) -> None:
         read = ("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a")
         kept = {name: attributes[name] for name in read if name in attributes}
         kept["exclude_outside"] = attributes.get("exclude_outside", 0)
-        inputs = [node.proto.input[0], "", "", sizes]
+        absent = _absent(graph)
+        inputs = [node.proto.input[0], absent, absent, sizes]
         graph.emit("Resize", inputs, kept, node.proto.output[0], like=node)
         return
     _by_axis(graph, node, axes, attributes, mode, coordinates)
+
+
+def _keep(graph: Graph, node: Node, attributes: Mapping[str, object], coordinates: str) -> None:
+    """Leave a node to TVM, whose sizes only the run knows."""
+    if graph.opset < 11:
+        graph.nodes.append(node.proto)
+        return
+    if coordinates == "half_pixel_symmetric":
+        # They differ only where the size times the scale is not whole.
+        coordinates = "half_pixel"
+    x, roi, scales, sizes = node.inputs(4)
+    is_nearest = attributes.get("mode", "nearest") == "nearest"
+    is_floor = is_nearest and attributes.get("nearest_mode") == "floor"
+    for what, fails in (
+        (f"coordinate_transformation_mode={coordinates}", coordinates not in _READ_BY_TVM),
+        # TVM divides by the scale as an integer, if it is one.
+        (
+            f"{coordinates} with nearest_mode=floor",
+            sizes and is_floor and coordinates == "asymmetric",
+        ),
+    ):
+        if fails:
+            node.refuse(f"{what} needs the sizes of its input {x!r} and of its result; {FIX_SIZES}")
+    _, known, _ = _given(graph, node)
+    if known is not None:
+        sizes = graph.add_constant("sizes", known)
+    inputs = [x, roi, _absent(graph), sizes] if sizes else [x, roi, scales]
+    kept = {**node.attributes, "coordinate_transformation_mode": coordinates}
+    graph.emit("Resize", inputs, kept, node.proto.output[0], like=node)
+
+
+def _absent(graph: Graph) -> str:
+    """Return what stands for absent scales or regions: versions 11 and 12 need a tensor."""
+    return "" if graph.opset >= 13 else graph.add_constant("absent", np.zeros(0, "float32"))
 
 
 def _is_read_by_tvm(
@@ -127,7 +162,7 @@ def _axes(
             if (scales is not None and value == 1) or (sizes is not None and index < 2):
                 continue
             _require_plain(node, attributes, x)
-            if scales is not None and value % 1:
+            if scales is not None and (value % 1 or index < 2):
                 node.refuse(f"the scale {value} needs the sizes of its input {x!r}; {FIX_SIZES}")
             return None
         scale = float(value) if scales is not None else value / size
@@ -150,8 +185,11 @@ def _given(graph: Graph, node: Node) -> tuple[Array | None, Array | None, Array 
         return np.array(node.attributes["scales"]), None, None
     if graph.opset < 11:
         return graph.constant(node.inputs(2)[1]), None, None
-    _, roi, scales, sizes = (graph.constant(name) for name in node.inputs(4))
-    if not node.inputs(4)[3]:
+    names = node.inputs(4)
+    _, roi, scales, sizes = (graph.constant(name) for name in names)
+    if names[2] and names[3] and not graph.is_empty(names[2]) and (scales is None or scales.size):
+        node.refuse("it has scales and sizes; supported is one of them")
+    if not names[3]:
         return (scales if scales is not None and scales.size else None), None, roi
     if sizes is None and not node.attributes.get("axes"):
         sizes = _inferred(graph, node)

@@ -47,16 +47,24 @@ def outline(
     return result
 
 
-def infer(outline: ModelProto, with_sizes: bool = True) -> None:
+def infer(
+    outline: ModelProto,
+    with_sizes: bool = True,
+    known: Mapping[str, ValueInfoProto] | None = None,
+) -> None:
     """Infer the types of all tensors but the inputs.
 
     `with_sizes`: whether the sizes of its results hold, which the model may declare for other
     inputs.
+    `known`: types that ONNX does not infer, by name; None for none.
     """
     graph = outline.graph
     said = [*graph.output]
+    names = {value.name for value in said}
+    known = known or {}
     del graph.output[:], graph.value_info[:]
-    graph.output.extend(ValueInfoProto(name=value.name) for value in said)
+    graph.output.extend(known.get(i.name, ValueInfoProto(name=i.name)) for i in said)
+    graph.value_info.extend(value for name, value in known.items() if name not in names)
     # An inference that fails leaves types open.
     with suppress(Exception):
         outline.CopyFrom(shape_inference.infer_shapes(outline, data_prop=True))

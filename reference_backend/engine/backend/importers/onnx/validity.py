@@ -7,9 +7,12 @@ ONNX's own inference finds most of them, `onnx_values` others.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from onnx import GraphProto, ModelProto, NodeProto, shape_inference
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, shape_inference
 
+from ..declared import Declared
 from ..failures import refusal
 from .graph import DOMAINS, Graph, Node, all_nodes, graphs_of, opset_of, title_of
 from .types import declared
@@ -41,12 +44,50 @@ def require_valid(model: ModelProto, outline: ModelProto, with_sizes: bool = Tru
     _require_results(model.graph, outline.graph, with_sizes)
 
 
-def _require_graph(graph: Graph) -> None:
+def _require_graph(graph: Graph, branch: str = "") -> None:
     for item in graph.proto.node:
         if item.domain in DOMAINS:
-            require_values(graph, Node(item))
-        for inner in graphs_of(item):
-            _require_graph(Graph(inner, graph.opset, graph))
+            with _in_branch(branch):
+                require_values(graph, Node(item))
+        for inner, within in _graphs(item, branch):
+            _require_graph(Graph(inner, graph.opset, graph), within)
+
+
+def _graphs(node: NodeProto, branch: str) -> Iterator[tuple[GraphProto, str]]:
+    """Generate the graphs inside a node, each with the branch of an If that it is or lies in."""
+    for item in node.attribute:
+        within = f"the {item.name} of {title_of(node)}" if node.op_type == "If" else branch
+        for inner in [item.g] if item.type == AttributeProto.GRAPH else item.graphs:
+            yield inner, within
+
+
+def _places(
+    graph: GraphProto, outer: Mapping[str, Declared] | None = None, branch: str = ""
+) -> Iterator[tuple[Mapping[str, Declared], str]]:
+    """Generate where each node is, in the order of `all_nodes`: the types there, its branch."""
+    known = {**(outer or {}), **declared(graph)}
+    for node in graph.node:
+        yield known, branch
+        for inner, within in _graphs(node, branch):
+            yield from _places(inner, known, within)
+
+
+@contextmanager
+def _in_branch(branch: str) -> Iterator[None]:
+    """Add to refusals that they are about a branch, which may never be taken."""
+    try:
+        yield
+    except ValueError as error:
+        if branch:
+            error.args = (f"{error}; {_why(branch)}",)
+        raise
+
+
+def _why(branch: str) -> str:
+    return (
+        f"it is in {branch}, and each branch must suit the sizes of the model's inputs, also one "
+        "that no call takes: compile with other sizes, or replace the If by the branch that is used"
+    )
 
 
 def _require_inferred(outline: ModelProto) -> None:
@@ -67,10 +108,10 @@ def _require_inferred(outline: ModelProto) -> None:
             number = int(found[-1][1] or -1) if found else -1
             if number >= 0 and nodes[number].op_type not in _LENIENT:
                 said = _NOISE.sub("", line[found[-1].end() :]).strip().rstrip(".")
-                inputs = _inputs(nodes[number], outline.graph)
-                raise refusal(
-                    f"ONNX node {titles[number]}", f"it is not valid: {said}{inputs}"
-                ) from error
+                known, branch = list(_places(outline.graph))[number]
+                why = f"it is not valid: {said}{_inputs(nodes[number], known)}"
+                why += f"; {_why(branch)}" if branch else ""
+                raise refusal(f"ONNX node {titles[number]}", why) from error
 
 
 def _require_results(graph: GraphProto, outline: GraphProto, with_sizes: bool) -> None:
@@ -103,7 +144,6 @@ def _forget(graph: GraphProto) -> None:
             _forget(inner)
 
 
-def _inputs(node: NodeProto, graph: GraphProto) -> str:
-    known = declared(graph)
+def _inputs(node: NodeProto, known: Mapping[str, Declared]) -> str:
     titles = [f"{name!r} of {known[name]}" for name in node.input if name in known]
     return f"; it reads {', '.join(titles)}" if titles else ""

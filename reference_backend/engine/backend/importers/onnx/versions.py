@@ -43,6 +43,22 @@ class _TopK(onnx_frontend.TopK):  # type: ignore[misc]
         return cls._impl_v11(bb, inputs, attr, params)
 
 
+class _Hardmax(onnx_frontend.Hardmax):  # type: ignore[misc]
+    """TVM needs the size of the axis."""
+
+    @classmethod
+    def _hardmax_impl(cls, bb: relax.BlockBuilder, data: relax.Expr, along: int) -> relax.Expr:
+        x = bb.normalize(data)
+        axis, size = onnx_frontend._get_axis_extent(x, along, "Hardmax")
+        if isinstance(size, int):
+            return super()._hardmax_impl(bb, x, along)
+        shape = [1] * x.ty.ndim
+        shape[axis] = size
+        places = relax.op.reshape(relax.op.arange(0, size, 1, "int64"), shape)
+        largest = relax.op.argmax(x, axis, keepdims=True)
+        return relax.op.astype(relax.op.equal(places, largest), str(x.ty.dtype))
+
+
 class _Resize(onnx_frontend.Resize):  # type: ignore[misc]
     """TVM needs the sizes of the data, and constant scales or sizes."""
 
@@ -62,12 +78,20 @@ class _Resize(onnx_frontend.Resize):  # type: ignore[misc]
         for name, value in (given or {"scales": None}).items():
             if not isinstance(value, tvm.ir.GenericConst):
                 raise ValueError(f"its {name} are computed in the run; supported are constants")
+        if "sizes" in given and "scales" in given and not given["scales"].value.numpy().size:
+            # As versions before 13 write them.
+            inputs = [*inputs[:2], None, inputs[3]]
         return super()._impl_v18(bb, inputs, attr, params)
 
 
 _Converter = type[onnx_frontend.OnnxOpConverter]
 
-CONVERTERS: Mapping[str, _Converter] = {"Resize": _Resize, "Slice": _Slice, "TopK": _TopK}
+CONVERTERS: Mapping[str, _Converter] = {
+    "Hardmax": _Hardmax,
+    "Resize": _Resize,
+    "Slice": _Slice,
+    "TopK": _TopK,
+}
 """The converters that take the place of TVM's, by operator."""
 
 

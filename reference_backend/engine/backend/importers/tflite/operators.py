@@ -66,6 +66,8 @@ _REDUCING = (
     *("REDUCE_MIN", "REDUCE_PROD", "SUM"),
 )
 """Those that make one element of several."""
+_OF_REAL = ("ATAN2", "AVERAGE_POOL_2D", "POW")
+"""Those of real numbers that TVM's importer also takes of integers, and computes wrongly."""
 _FOLDED = 4096
 """The most elements of a result that is computed while reading."""
 _OPERATORS = {
@@ -285,6 +287,12 @@ class Converter(Layers, Places, Values):
                 "operator on real numbers; on quantized tensors these are: "
                 f"{', '.join(sorted(_CONVERTED))}"
             )
+        if kind in _OF_REAL:
+            types = [self.get_tensor_type_str(item.tensor.Type()) for item in inputs]
+            if not all(name.startswith("float") for name in types):
+                raise ValueError(
+                    f"its inputs are {' and '.join(types)}; supported are floating-point numbers"
+                )
         of_none = [item for item in inputs if self._is_empty(item)]
         if of_none and kind in _REDUCING and not any(map(self._is_empty, outputs)):
             # TVM's kernels leave such a result as they find it.

@@ -118,8 +118,6 @@ class Values(Tensors):
 
     def _power(self, op: tflite.Operator) -> relax.Expr:
         one, other = self.get_input_tensors(op)
-        if not self.get_tensor_type_str(one.tensor.Type()).startswith("float"):
-            raise ValueError("supported are powers of floating-point numbers")
         return relax.op.power(self.get_tensor_expr(one), self.get_tensor_expr(other))
 
     def _range(self, op: tflite.Operator) -> relax.Expr:

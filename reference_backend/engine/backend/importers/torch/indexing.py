@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tvm import relax
+from tvm import relax, tirx
 
 from .call import Call, Rule, sizes_of
 
@@ -216,17 +216,22 @@ def _slice_scatter(op: Call) -> relax.Expr:
 def _select(op: Call) -> relax.Expr:
     data, index = op.value("self"), op["index"]
     axis = _axis(op, data)
-    if isinstance(index, int):
-        sizes = sizes_of(data)
-        if index < 0:
-            if not isinstance(sizes[axis], int):
-                op.refuse(
-                    f"index {index} along an axis whose size is open is not supported; supported "
-                    "are indices from 0 on"
-                )
-            index += sizes[axis]
-        return op.emit(relax.op.take(data, relax.const(index, "int64"), axis=axis))
-    return op.emit(relax.op.take(data, op.as_type(index, "int64"), axis=axis))
+    if not isinstance(index, int):
+        return op.emit(relax.op.take(data, op.as_type(index, "int64"), axis=axis))
+    sizes = sizes_of(data)
+    size = sizes[axis]
+    if isinstance(size, int):
+        index %= size
+    elif index < 0:
+        last = size if index == -1 else index + 1
+        part = op.emit(relax.op.strided_slice(data, [axis], [index], [last], [1]))
+        # It has no element if the axis is shorter.
+        one = op.checked(part, [*sizes[:axis], 1, *sizes[axis + 1 :]])
+        return op.emit(relax.op.squeeze(one, [axis]))
+    elif not op.is_natural(size - (index + 1)):
+        # TVM reads whatever is behind a shorter axis.
+        op.checked(data, [*sizes[:axis], tirx.max(size, index + 1), *sizes[axis + 1 :]])
+    return op.emit(relax.op.take(data, relax.const(index, "int64"), axis=axis))
 
 
 # ---- Parts and joints ---------------------------------------------------------------------------

@@ -226,12 +226,40 @@ def _top(op: Call) -> relax.Expr:
 
 def _first_only(op: Call) -> relax.Expr:
     """Return the first result; TVM's converter computes no others."""
+    if not isinstance(sizes_of(op.value("input"))[1], int):
+        return _open_norm(op)
     if op.result_type == "float64" and "running_mean" not in op.arguments:
         op.refuse("data of type float64 are not supported; supported are float32 and float16")
     result = op.by_tvm()
     if isinstance(result.ty, relax.TupleType):
         return op.emit(relax.TupleGetItem(result, 0))
     return result
+
+
+def _open_norm(op: Call) -> relax.Expr:
+    """Normalize channels whose count is open, such as those of all images in an instance norm."""
+    value, dtype, emit = op.value("input"), op.result_type, op.emit
+    inner = "float32" if dtype == "float16" else dtype
+    sizes, rank = sizes_of(value), value.ty.ndim
+    value = op.cast(value, inner)
+    shape = [1, sizes[1], *([1] * (rank - 2))]
+
+    def of_channels(name: str) -> relax.Expr:
+        return emit(relax.op.reshape(op.operand(name, inner), shape))
+
+    if op["running_mean"] is not None and not op["training"]:
+        mean, variance = of_channels("running_mean"), of_channels("running_var")
+    else:
+        axes = [axis for axis in range(rank) if axis != 1]
+        mean = emit(relax.op.mean(value, axes, keepdims=True))
+        variance = emit(relax.op.variance(value, axes, keepdims=True))
+    scale = emit(relax.op.rsqrt(emit(relax.op.add(variance, relax.const(op["eps"], inner)))))
+    value = emit(relax.op.multiply(emit(relax.op.subtract(value, mean)), scale))
+    if op["weight"] is not None:
+        value = emit(relax.op.multiply(value, of_channels("weight")))
+    if op["bias"] is not None:
+        value = emit(relax.op.add(value, of_channels("bias")))
+    return op.cast(value, dtype)
 
 
 def _group_norm(op: Call) -> relax.Expr:
@@ -312,6 +340,7 @@ RULES: dict[str, Rule] = {
     "aten.native_batch_norm": _first_only,
     "aten._native_batch_norm_legit": _first_only,
     "aten._native_batch_norm_legit_functional": _first_only,
+    "aten._native_batch_norm_legit_no_training": _first_only,
     "aten.batch_norm": _whole_only,
     "aten.instance_norm": _whole_only,
 }

@@ -83,6 +83,20 @@ def _reshaped(op: Call) -> relax.Expr:
     return op.emit(relax.op.reshape(data, sizes))
 
 
+def _squeezed(op: Call) -> relax.Expr:
+    """Drop axes of one element; PyTorch keeps those whose size is open."""
+    data, sizes = op.value("self"), op["self"].meta["val"].shape
+    given = op["dim"] if "dim" in op.arguments else range(len(sizes))
+    named = [given] if isinstance(given, int) else given
+    wanted = {axis % max(len(sizes), 1) for axis in named}
+    axes = [
+        axis
+        for axis, size in enumerate(sizes)
+        if axis in wanted and isinstance(size, int) and size == 1
+    ]
+    return op.emit(relax.op.squeeze(data, axes)) if axes else data
+
+
 def _counted(op: Call) -> relax.Expr:
     """Count; TVM takes the size of what counts down for another one if it is open."""
     step = op["step"]
@@ -101,6 +115,7 @@ RULES: dict[str, Rule] = {
     "aten.tile": _repeated,
     "aten.constant_pad_nd": _padded,
     "aten.split_with_sizes": _split,
+    "aten.squeeze": _squeezed,
     "aten.reshape": _reshaped,
     "aten.view": _reshaped,
     "aten._unsafe_view": _reshaped,
