@@ -93,6 +93,11 @@ def changes(x):
     return tuple(changed)
 
 
+def blocks(x):
+    image = x.repeat_interleave(2, 1).unsqueeze(1)
+    return functional.pixel_unshuffle(image, 2), functional.pixel_unshuffle(image[:, :, :6], 2)
+
+
 def norms(x):
     image = x.unflatten(2, (2, 2))
     channels = {"weight": torch.tensor([0.5, -2.0]), "bias": torch.tensor([1.0, 3.0])}
@@ -113,7 +118,9 @@ def masks(x):
 
 
 @thorough
-@pytest.mark.parametrize("forward", [parts, borders, repeats, attention, places, changes, norms])
+@pytest.mark.parametrize(
+    "forward", [parts, borders, repeats, attention, places, changes, blocks, norms]
+)
 def test_each_size_has_the_values_of_pytorch(forward):
     module = backend.from_exported_program(program(forward, real(2, 6, 4)))
     for size in ((1, 4, 4), (3, 9, 4)):
@@ -167,6 +174,7 @@ def halves(x):
         (lambda x: torch.take_along_dim(x, x.argsort(1), 1), (1, 2, 4)),
         (lambda x: x + POSITIONS[:, : x.shape[1]], (2, 17, 4)),
         (halves, (2, 5, 4)),
+        (lambda x: functional.pixel_unshuffle(x, 2), (2, 5, 4)),
         # PyTorch takes 2 for the least size of an open axis.
         (lambda x: x[:, 1], (2, 1, 4)),
         (lambda x: x[:, -2], (2, 1, 4)),
