@@ -547,7 +547,7 @@ REFUSED = {
         "supported are ConvInteger, DequantizeLinear, ",
     ),
     "channels last": (
-        "y = com.microsoft.QLinearGlobalAveragePool<channels_last = 1>(x, s, z, s, z)",
+        "y = com.microsoft.QLinearGlobalAveragePool<channels_last = 1>(image, s, z, s, z)",
         "channels_last=1 is not supported; supported is channels_last=0",
     ),
     "a matrix of scales": (
@@ -602,6 +602,7 @@ def test_unsupported_models_are_refused_in_a_sentence(name):
     weights = {
         **{"s": np.float32(0.5), "z": np.int8(0), "matrix": np.ones((4, 4), "float32")},
         **{"vector": np.ones(4, "float32"), "blocks": np.ones((4, 2), "float32")},
+        "image": np.ones((1, 4, 4, 4), "int8"),
     }
     with pytest.raises(ValueError, match=re.escape(sentence)) as caught:
         backend.from_onnx(onnx_model(text, **weights))

@@ -81,6 +81,23 @@ def ones(x):
     return (one.squeeze(1), one.squeeze(), x[..., :1].squeeze((-1, 1)), one[..., :1].squeeze())
 
 
+def changes(x):
+    changed = [x.clone() for _ in range(7)]
+    changed[0][:, 0] = 7
+    changed[1][:, 1:-1] = x[:, 1:-1] * 2
+    changed[2][:, -1] = x[:, 0]
+    changed[3][:, 1:, 2:3] = -1
+    changed[4][x < 0.3] = 0
+    changed[5][x[..., 0] > 0] = x.sum()
+    changed[6][:, x[0, :, 0] > 0] = 3
+    return tuple(changed)
+
+
+def blocks(x):
+    image = x.repeat_interleave(2, 1).unsqueeze(1)
+    return functional.pixel_unshuffle(image, 2), functional.pixel_unshuffle(image[:, :, :6], 2)
+
+
 def norms(x):
     image = x.unflatten(2, (2, 2))
     channels = {"weight": torch.tensor([0.5, -2.0]), "bias": torch.tensor([1.0, 3.0])}
@@ -101,7 +118,9 @@ def masks(x):
 
 
 @thorough
-@pytest.mark.parametrize("forward", [parts, borders, repeats, attention, places, norms])
+@pytest.mark.parametrize(
+    "forward", [parts, borders, repeats, attention, places, changes, blocks, norms]
+)
 def test_each_size_has_the_values_of_pytorch(forward):
     module = backend.from_exported_program(program(forward, real(2, 6, 4)))
     for size in ((1, 4, 4), (3, 9, 4)):
@@ -155,6 +174,7 @@ def halves(x):
         (lambda x: torch.take_along_dim(x, x.argsort(1), 1), (1, 2, 4)),
         (lambda x: x + POSITIONS[:, : x.shape[1]], (2, 17, 4)),
         (halves, (2, 5, 4)),
+        (lambda x: functional.pixel_unshuffle(x, 2), (2, 5, 4)),
         # PyTorch takes 2 for the least size of an open axis.
         (lambda x: x[:, 1], (2, 1, 4)),
         (lambda x: x[:, -2], (2, 1, 4)),
@@ -180,6 +200,11 @@ def test_a_call_of_a_size_that_the_program_does_not_allow_fails(forward, size):
             lambda x: functional.pad(x, (0, 0, 0, 8 - x.shape[1])),
             "torch node 'constant_pad_nd' (aten.constant_pad_nd.default): its border has an open "
             "width that may be negative; supported are fixed widths, and open ones that are not",
+        ),
+        (
+            lambda x: x.slice_scatter(x[:, ::2], 1, step=2),
+            "torch node 'slice_scatter' (aten.slice_scatter.default): a step other than 1, and a "
+            "start that the run computes, are not supported along an axis whose size is open",
         ),
         (
             lambda x: functional.interpolate(x.unsqueeze(0), scale_factor=2.0),

@@ -111,6 +111,8 @@ def _index(op: Call) -> relax.Expr:
 
 def _index_put(op: Call) -> relax.Expr:
     data, dtype = op.value("self"), op.result_type
+    if _is_one_at_mask(op):
+        return _masked(op, data, dtype)
     indices = _Indices(op, data)
     sizes = sizes_of(data)
     values = op.operand("values", dtype)
@@ -129,6 +131,30 @@ def _index_put(op: Call) -> relax.Expr:
     reduction = "add" if op["accumulate"] else "update"
     result = op.emit(relax.op.scatter_nd(moved, stacked, values, reduction))
     return permuted(op, result, _inverse(indices.order()))
+
+
+def _is_one_at_mask(op: Call) -> bool:
+    """Whether one number replaces what a tensor of booleans selects."""
+    masks = [item.meta["val"] for item in op["indices"] if item is not None]
+    values = op["values"].meta["val"].shape
+    return (
+        len(masks) == 1
+        and masks[0].dtype == torch.bool
+        and not op["accumulate"]
+        and all(isinstance(size, int) and size == 1 for size in values)
+    )
+
+
+def _masked(op: Call, data: relax.Expr, dtype: str) -> relax.Expr:
+    axis = next(place for place, item in enumerate(op["indices"]) if item is not None)
+    mask = op.expression(op["indices"][axis])
+    rest = data.ty.ndim - axis - mask.ty.ndim
+    if rest:
+        mask = op.emit(relax.op.reshape(mask, [*sizes_of(mask), *([1] * rest)]))
+    value = op.operand("values", dtype)
+    if value.ty.ndim:
+        value = op.emit(relax.op.reshape(value, ()))
+    return op.emit(relax.op.where(mask, value, data))
 
 
 def _replaced(op: Call, data: relax.Expr, values: relax.Expr, indices: _Indices) -> relax.Expr:
@@ -203,14 +229,37 @@ def _scatter(op: Call) -> relax.Expr:
 def _slice_scatter(op: Call) -> relax.Expr:
     data, source = op.value("self"), op.value("src")
     axis = _axis(op, data)
-    (size,) = op.fixed_sizes(data, [axis])
     given = (op["start"], op["end"], op["step"])
+    if (given[0] or 0) == 0 and given[1] in (None, sys.maxsize) and given[2] == 1:
+        return source
+    if not isinstance(sizes_of(data)[axis], int):
+        return _between(op, data, source, axis)
+    (size,) = op.fixed_sizes(data, [axis])
     if not all(item is None or isinstance(item, int) for item in given):
         op.refuse("bounds that the run computes are not supported; supported are numbers")
     start, end, step = slice(*given).indices(size)
     if start >= end:
         return data
     return op.emit(relax.op.slice_scatter(data, source, start, end, step, axis=axis))
+
+
+def _between(op: Call, data: relax.Expr, source: relax.Expr, axis: int) -> relax.Expr:
+    """Put a tensor between parts of another, along an axis whose size is open."""
+    size, count, start = sizes_of(data)[axis], sizes_of(source)[axis], op["start"] or 0
+    if op["step"] != 1 or not isinstance(start, int):
+        op.refuse(
+            "a step other than 1, and a start that the run computes, are not supported along an "
+            "axis whose size is open; supported are step 1 and a number"
+        )
+    first = start if start >= 0 else size + start
+    parts = [
+        op.emit(relax.op.strided_slice(data, [axis], [0], [first], [1])),
+        source,
+        op.emit(relax.op.strided_slice(data, [axis], [first + count], [size], [1])),
+    ]
+    parts = parts[1:] if start == 0 else parts
+    parts = parts[:-1] if op["end"] in (None, sys.maxsize) else parts
+    return op.emit(relax.op.concat(parts, axis=axis))
 
 
 def _select(op: Call) -> relax.Expr:

@@ -114,6 +114,8 @@ def _is_quantized(node: torch.fx.Node) -> bool:
 def _decompositions(program: torch.export.ExportedProgram) -> dict[Any, Any]:
     """Return what is taken apart before a program is read."""
     table = torch.export.default_decompositions()
+    # Its parts have sizes such as n // (n // 2), for which TVM takes minutes.
+    table.pop(torch.ops.aten.pixel_unshuffle.default, None)
     found = {node.target for node in _nodes(program) if _is_quantized(node)}
     if found:
         # Some ops of torchao would be taken apart; they have converters here.

@@ -97,6 +97,20 @@ def _squeezed(op: Call) -> relax.Expr:
     return op.emit(relax.op.squeeze(data, axes)) if axes else data
 
 
+def _unshuffled(op: Call) -> relax.Expr:
+    """Move blocks of pixels to channels; PyTorch's own sizes of it are `n // (n // 2)`."""
+    data, block = op.value("self"), op["downscale_factor"]
+    *rest, channels, height, width = sizes_of(data)
+    rows, columns = height // block, width // block
+    if not op.is_same(rows * block, height) or not op.is_same(columns * block, width):
+        data = op.checked(data, [*rest, channels, rows * block, columns * block])
+    data = op.emit(relax.op.reshape(data, [*rest, channels, rows, block, columns, block]))
+    first = len(rest)
+    order = [*range(first), *(first + axis for axis in (0, 2, 4, 1, 3))]
+    data = op.emit(relax.op.permute_dims(data, order))
+    return op.emit(relax.op.reshape(data, [*rest, channels * block * block, rows, columns]))
+
+
 def _counted(op: Call) -> relax.Expr:
     """Count; TVM takes the size of what counts down for another one if it is open."""
     step = op["step"]
@@ -115,6 +129,7 @@ RULES: dict[str, Rule] = {
     "aten.tile": _repeated,
     "aten.constant_pad_nd": _padded,
     "aten.split_with_sizes": _split,
+    "aten.pixel_unshuffle": _unshuffled,
     "aten.squeeze": _squeezed,
     "aten.reshape": _reshaped,
     "aten.view": _reshaped,
