@@ -615,7 +615,7 @@ def test_a_suite_whose_cases_cannot_be_listed_fails_alone(monkeypatch):
 
 def test_only_some_suites_ask_the_driver_for_their_cases():
     asked = {}
-    for suite in ("ops", "composites", "models", "fuzz", *listing.ASKING):
+    for suite in ("ops", "models", "fuzz", *listing.ASKING):
         module = import_module(f"{runner.__package__}.{suite}")
         for function in vars(module).values():
             getattr(function, "cache_clear", lambda: None)()

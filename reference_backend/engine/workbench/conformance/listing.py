@@ -17,8 +17,8 @@ from .suite import Settings
 from .workers import Announce, in_workers
 
 SUITE = "listing"
-ASKING = ("quantized", "contract")
-"""The suites that ask the driver which ops they may use."""
+ASKING = ("composites", "contract", "quantized")
+"""The suites that ask some drivers which ops they may use."""
 
 
 def end_of(suite: str, jobs: int) -> str:
