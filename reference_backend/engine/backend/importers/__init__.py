@@ -2,12 +2,12 @@
 """Reads models with TVM's importers; quantized ones as one form: dequantize, op, quantize.
 
 TVM's importers read the float ops. What exporters write for integers is put into this form before
-or while they read: quantized ONNX operators are rewritten to standard ones (`onnx_operators`), as
+or while they read: quantized ONNX operators are rewritten to standard ones (`onnx.operators`), as
 are those that TVM's importer reads otherwise than ONNX means them,
-PyTorch's quantized ops are converted by TVM's `custom_convert_map` (`torch_operators`), and those
-of TFLite by its `op_converter` (`tflite_operators`). Nothing of TVM is patched, and integer weights
+PyTorch's quantized ops are converted by TVM's `custom_convert_map` (`torch.operators`), and those
+of TFLite by its `op_converter` (`tflite.operators`). Nothing of TVM is patched, and integer weights
 stay `dequantize(constant)`. Each call keeps the name that the author of the model gave its node
-(`onnx_names`, `torch_names`), for reports.
+(`onnx.names`, `torch.names`), for reports.
 """
 
 from __future__ import annotations

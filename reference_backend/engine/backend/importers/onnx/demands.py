@@ -41,8 +41,8 @@ class Asked(NamedTuple):
 
     `sizes`: the sizes of its inputs.
     `attributes`: its attributes.
-    `elements`: returns the elements of an input by its number, if they are known: numbers and
-    expressions.
+    `elements`: returns the elements of an input by its number, if it is there and they are known:
+    numbers and expressions.
     `opset`: the version of ONNX's operators.
     """
 
@@ -60,6 +60,10 @@ class Asked(NamedTuple):
         """Return a size of an input, if it has that axis."""
         found = self.of(place)
         return found[axis] if -len(found) <= axis < len(found) else None
+
+    def listed(self, name: str) -> Sequence[Element] | None:
+        """Return an attribute that later versions have as the second input, if it is known."""
+        return self.attributes.get(name) or self.elements(1)
 
 
 _Rule: TypeAlias = Callable[[Asked], Iterator[Demand]]
@@ -219,7 +223,7 @@ def _concat(asked: Asked) -> Iterator[Demand]:
 
 def _split(asked: Asked) -> Iterator[Demand]:
     axis, count = asked.attributes.get("axis", 0), asked.attributes["tvm_custom"]["num_outputs"]
-    parts = asked.attributes.get("split") or (asked.elements(1) if len(asked.sizes) > 1 else None)
+    parts = asked.listed("split")
     if parts:
         yield Demand(0, axis, simple(sum(parts)))
     elif "num_outputs" not in asked.attributes:
@@ -237,7 +241,7 @@ def _depth_to_space(asked: Asked) -> Iterator[Demand]:
 
 def _top_k(asked: Asked) -> Iterator[Demand]:
     count = asked.attributes.get("k")
-    known = asked.elements(1) if count is None and len(asked.sizes) > 1 else [count]
+    known = asked.elements(1) if count is None else [count]
     if known and known[0] is not None:
         yield from _at_least(asked, 0, asked.attributes.get("axis", -1), known[0])
 
@@ -245,8 +249,7 @@ def _top_k(asked: Asked) -> Iterator[Demand]:
 def _pad(asked: Asked) -> Iterator[Demand]:
     """Demand the elements that are copied into the border or cut off."""
     mode = asked.attributes.get("mode", b"constant")
-    pads = asked.attributes.get("pads") or (asked.elements(1) if len(asked.sizes) > 1 else None)
-    axes = asked.elements(3) if len(asked.sizes) > 3 else None
+    pads, axes = asked.listed("pads"), asked.elements(3)
     chosen = range(len(asked.of(0))) if axes is None else axes
     for place, axis in enumerate(chosen):
         if pads is None or len(pads) != 2 * len(chosen):
@@ -262,7 +265,7 @@ def _pad(asked: Asked) -> Iterator[Demand]:
 def _reshape(asked: Asked) -> Iterator[Demand]:
     """Demand as many elements as there were."""
     given = asked.of(0)
-    wanted = asked.attributes.get("shape") or (asked.elements(1) if len(asked.sizes) > 1 else None)
+    wanted = asked.listed("shape")
     if wanted is None or asked.sizes[0] is None:
         return
     keeps = not asked.attributes.get("allowzero")
@@ -295,7 +298,7 @@ def _factors(sizes: Sequence[Element]) -> list[Element]:
 
 
 def _expand(asked: Asked) -> Iterator[Demand]:
-    wanted = (asked.elements(1) if len(asked.sizes) > 1 else None) or ()
+    wanted = asked.elements(1) or ()
     for axis, size in enumerate(asked.of(0)):
         if proves(size <= 1):
             yield Demand(0, axis, 1)
@@ -307,8 +310,7 @@ def _expand(asked: Asked) -> Iterator[Demand]:
 
 
 def _squeeze(asked: Asked) -> Iterator[Demand]:
-    axes = asked.attributes.get("axes") or (asked.elements(1) if len(asked.sizes) > 1 else None)
-    for axis in axes or ():
+    for axis in asked.listed("axes") or ():
         if not is_open(axis):
             yield Demand(0, int(axis), 1)
 

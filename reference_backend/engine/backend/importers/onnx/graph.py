@@ -333,10 +333,14 @@ def reads(proto: GraphProto) -> Sequence[str]:
 
 def graphs_of(node: NodeProto) -> Sequence[GraphProto]:
     """Return the graphs inside a node, such as the branches of an If."""
-    found: list[GraphProto] = []
+    return [graph for _, graph in named_graphs(node)]
+
+
+def named_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
+    """Generate the graphs inside a node, each with the name of its attribute."""
     for item in node.attribute:
-        found += [item.g] if item.type == AttributeProto.GRAPH else item.graphs
-    return found
+        for graph in [item.g] if item.type == AttributeProto.GRAPH else item.graphs:
+            yield item.name, graph
 
 
 def _widened(tensor: TensorProto) -> TensorProto:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuses nodes whose inputs and attributes do not fit each other by the rules of ONNX.
 
-ONNX's own inference finds most of them, `onnx_values` others.
+ONNX's own inference finds most of them, `values` others.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, shape_inference
 
 from ..declared import Declared
 from ..failures import refusal
-from .graph import DOMAINS, Graph, Node, all_nodes, graphs_of, opset_of, title_of
+from .graph import DOMAINS, Graph, Node, all_nodes, graphs_of, named_graphs, opset_of, title_of
 from .types import declared
 from .values import require_values
 
@@ -55,10 +55,8 @@ def _require_graph(graph: Graph, branch: str = "") -> None:
 
 def _graphs(node: NodeProto, branch: str) -> Iterator[tuple[GraphProto, str]]:
     """Generate the graphs inside a node, each with the branch of an If that it is or lies in."""
-    for item in node.attribute:
-        within = f"the {item.name} of {title_of(node)}" if node.op_type == "If" else branch
-        for inner in [item.g] if item.type == AttributeProto.GRAPH else item.graphs:
-            yield inner, within
+    for name, inner in named_graphs(node):
+        yield inner, f"the {name} of {title_of(node)}" if node.op_type == "If" else branch
 
 
 def _places(

@@ -42,14 +42,15 @@ def _padded(op: Call) -> relax.Expr:
     filled = op.as_type(op["value"] or 0, dtype)
     for number in range(len(widths) // 2):
         axis = data.ty.ndim - 1 - number
-        parts = [data]
-        for place, width in ((0, widths[2 * number]), (len(parts) + 1, widths[2 * number + 1])):
-            if width != 0 if isinstance(width, int) else True:
-                shape = sizes_of(data)
-                shape[axis] = width
-                parts.insert(place, op.emit(relax.op.full(shape, filled, dtype)))
-        if len(parts) > 1:
-            data = op.emit(relax.op.concat(parts, axis=axis))
+        shape = sizes_of(data)
+        sides: list[list[relax.Expr]] = []
+        for width in widths[2 * number : 2 * number + 2]:
+            shape[axis] = width
+            is_empty = isinstance(width, int) and width == 0
+            sides.append([] if is_empty else [op.emit(relax.op.full(shape, filled, dtype))])
+        before, after = sides
+        if before or after:
+            data = op.emit(relax.op.concat([*before, data, *after], axis=axis))
     return data
 
 
