@@ -575,7 +575,7 @@ ABORTING = """
 import os
 import tvm_ffi
 from backend.engine.workbench.conformance.cases import OPS
-from backend.engine.workbench.conformance.model import Case
+from backend.engine.workbench.conformance.catalog_cases import Case
 
 def cases(settings):
     name = "{npu}.codegen.decline_reason"

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from backend.engine.workbench.conformance.cases import OPS
-from backend.engine.workbench.conformance.model import Case, values_of_attributes
+from backend.engine.workbench.conformance.catalog_cases import Case
+from backend.engine.workbench.conformance.model import values_of_attributes
 from support import TABLE
 
 NORMS = [

@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from .engine.backend import loading
-from .engine.backend.shared.entry_points import has_workbench
 from .engine.backend.libraries import _library
+from .engine.backend.shared.entry_points import has_workbench
 
 # 'import tvm' calls this through the entry point, also during the imports below.
 _autoload = loading.autoload

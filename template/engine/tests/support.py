@@ -28,6 +28,7 @@ from backend.engine.backend.table.capability import OneOf
 from backend.engine.backend.table.table import CHIP_LIMIT
 from backend.engine.workbench.conformance import chip
 from backend.engine.workbench.conformance.cases import OPS
+from backend.engine.workbench.conformance.catalog_cases import Case
 from backend.engine.workbench.conformance.chip import SIZES  # noqa: F401
 from backend.engine.workbench.conformance.compiled import (  # noqa: F401
     Compiled,
@@ -54,7 +55,6 @@ from backend.engine.workbench.conformance.ledger import (
 from backend.engine.workbench.conformance.model import (  # noqa: F401
     BACKEND,
     TABLE,
-    Case,
     Model,
     Spec,
     Tensor,

@@ -33,7 +33,8 @@ from backend.engine.workbench.conformance import (
     quantized,
     quantized_networks,
 )
-from backend.engine.workbench.conformance.model import Case, Model, Tensor, compute
+from backend.engine.workbench.conformance.catalog_cases import Case
+from backend.engine.workbench.conformance.model import Model, Tensor, compute
 from support import build, compile_for, host_library, needs_library, variable
 
 pytestmark = pytest.mark.usefixtures("bound_constants")

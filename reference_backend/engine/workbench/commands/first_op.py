@@ -12,7 +12,7 @@ from ...backend.shared.problem import Problem
 from ...backend.shared.terminal import say
 from ...backend.table.patterns import TABLE
 from ..conformance.cases import OPS
-from ..conformance.model import Case
+from ..conformance.catalog_cases import Case
 from ..conformance.region import ask_about, first_taken
 
 

@@ -137,9 +137,6 @@ def _pinned(
     return []
 
 
-# ---- Placement ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Placement:
     """Where a function of a partitioned module runs."""

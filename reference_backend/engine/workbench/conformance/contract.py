@@ -27,8 +27,9 @@ from ...backend.shared.backend import BACKEND
 from ...backend.table.patterns import TABLE
 from . import chip
 from .cases import OPS
+from .catalog_cases import Case
 from .compiled import compile_all, compile_on_host
-from .model import Case, entry_of
+from .model import entry_of
 from .region import Region, first_taken, load_module
 from .result import Outcome
 from .suite import NotRun, Settings

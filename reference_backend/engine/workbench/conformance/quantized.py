@@ -19,9 +19,10 @@ from ...backend.passes.quantized import only_moves
 from ...backend.table.capability import Fuses, Op
 from ...backend.table.patterns import TABLE, computes_quantized
 from .cases import OPS
+from .catalog_cases import Case
 from .compiled import Compiled, compile_all
 from .composites import run_as_one
-from .model import Case, Model, Spec, entry_of
+from .model import Model, Spec, entry_of
 from .quantized_models import FACTORS, Joined, Variant, Work, integers_of
 from .result import Outcome
 from .suite import Settings

@@ -21,7 +21,8 @@ from ...backend.table.patterns import REQUANTIZE, TABLE, TO_REAL, is_quantized
 from ...backend.table.tolerances import Buckets, Elementwise, Exact, Tolerance
 from . import numpy_reference
 from .cases import symbol_of
-from .model import Arrays, Case, Model, Spec, Tensor, compute, entry_of, sums_of
+from .catalog_cases import Case
+from .model import Arrays, Model, Spec, Tensor, compute, entry_of, sums_of
 
 _PATH = Path(__file__).with_name("requantization_factors.json")
 FACTORS: dict[str, list[float]] = json.loads(_PATH.read_text(encoding="utf-8"))["factors"]

@@ -14,8 +14,9 @@ from tvm import relax
 from ...backend.report.report import offload_report
 from ...backend.shared.aliases import Array
 from ...backend.shared.backend import BACKEND
+from .catalog_cases import Case
 from .compiled import partition_for, placement
-from .model import Case, Model
+from .model import Model
 
 load_module = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
 """Makes a module from an artifact's bytes."""

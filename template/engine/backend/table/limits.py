@@ -173,9 +173,6 @@ def _lacks(op: Op, what: str, words: str, own: Iterable[object], has: Iterable[o
     )
 
 
-# ---- Limits as text -----------------------------------------------------------------------------
-
-
 def text_of(op: Op) -> str:
     """Return the line of `vendor/capabilities.py` that records the limits of an op."""
     fields: dict[str, str] = {}

@@ -98,9 +98,6 @@ def original_of(model: object) -> Original:
     )
 
 
-# ---- ONNX ---------------------------------------------------------------------------------------
-
-
 def _named(title: str, package: object) -> str:
     """Return a framework with its version; distributions of one module have several names."""
     version = getattr(package, "__version__", "")
@@ -155,9 +152,6 @@ def _onnx_evaluator(model: ModelProto) -> Iterator[Callable[..., Any]]:
         yield onnxruntime.InferenceSession(path, options, providers=providers).run
 
 
-# ---- PyTorch ------------------------------------------------------------------------------------
-
-
 def _run_program(program: ExportedProgram, inputs: Sequence[Array]) -> list[Array]:
     import torch
     from torch.utils import _pytree
@@ -207,9 +201,6 @@ def _of_torch(tensor: Any) -> Array:
 
     tensor = tensor.detach().cpu()
     return _array(tensor.float() if tensor.dtype is torch.bfloat16 else tensor)
-
-
-# ---- TensorFlow Lite ----------------------------------------------------------------------------
 
 
 def _interpreter() -> tuple[str, Any]:

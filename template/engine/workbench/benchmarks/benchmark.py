@@ -33,7 +33,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 importlib.import_module("conftest")  # Makes the backend importable as `backend`.
 
 import backend  # noqa: E402

@@ -23,9 +23,10 @@ from ...backend.table.patterns import TABLE
 from ...backend.table.reasons import DECLINES
 from ...backend.table.tolerances import Elementwise
 from .cases import OPS, symbol_of
+from .catalog_cases import Case
 from .compiled import Compiled, Placement, compile_all, placement
 from .imported import kind_and_message
-from .model import Case, Model, Spec, Tensor, entry_of
+from .model import Model, Spec, Tensor, entry_of
 from .result import Outcome
 from .suite import Settings
 from .workers import Announce, in_workers

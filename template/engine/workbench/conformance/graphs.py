@@ -29,9 +29,10 @@ from ...backend.table.patterns import TABLE, computes_quantized
 from ...backend.table.tolerances import Accumulated
 from . import chip
 from .cases import OPS
+from .catalog_cases import Case
 from .chip import SIZES
 from .files import limits
-from .model import Arrays, Case, Model, Spec, Tensor, entry_of, evaluate
+from .model import Arrays, Model, Spec, Tensor, entry_of, evaluate
 
 LENGTH = 7
 """The largest number of ops in a graph."""

@@ -22,9 +22,10 @@ from ...backend.table.patterns import TABLE
 from ...backend.table.reasons import DECLINES
 from . import chip
 from .cases import OPS
+from .catalog_cases import Case
 from .compiled import Compiled, compile_all, compile_on_host, placement
 from .imported import kind_and_message
-from .model import Case, Model, entry_of
+from .model import Model, entry_of
 from .result import Outcome
 from .suite import Settings
 from .workers import Announce, in_workers

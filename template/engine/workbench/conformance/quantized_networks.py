@@ -43,9 +43,6 @@ def calibration_batches(arguments: Sequence[Array], count: int = 4) -> list[list
     return [list(arguments), *([*map(another, arguments)] for _ in range(count - 1))]
 
 
-# ---- ONNX Runtime -------------------------------------------------------------------------------
-
-
 def quantize_onnx(
     network: Network,
     form: str = "qdq",
@@ -128,9 +125,6 @@ def read(name: str, form: str, **options: Any) -> tuple[tvm.IRModule, list[Array
     with quiet():
         module = from_onnx(model)
     return module, arguments, original_of(model).run(arguments)
-
-
-# ---- torchao ------------------------------------------------------------------------------------
 
 
 def quantize_torch(

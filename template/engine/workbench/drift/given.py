@@ -168,9 +168,6 @@ class Instance:
     kind: type
 
 
-# ---- Helpers ------------------------------------------------------------------------------------
-
-
 def joined(parts: Iterable[Values]) -> Values:
     """Return what one of some may be."""
     return NOTHING.union(*parts)

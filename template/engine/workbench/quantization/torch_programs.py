@@ -103,9 +103,6 @@ def fold_weights(module: fx.GraphModule) -> None:
     module.recompile()
 
 
-# ---- Taking ops apart ---------------------------------------------------------------------------
-
-
 def _addmm(
     base: torch.Tensor, x: torch.Tensor, y: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:

@@ -76,9 +76,6 @@ def _analyzer(element: Element) -> Analyzer:
     return analyzer
 
 
-# ---- Arithmetic ---------------------------------------------------------------------------------
-
-
 def least(one: Element, other: Element) -> Element:
     """Return the smaller one of two elements."""
     if is_open(one) or is_open(other):

@@ -111,9 +111,6 @@ def _emit(
     graph.emit(node.proto.op_type, inputs, attributes, node.proto.output[0], like=node)
 
 
-# ---- Convolutions -------------------------------------------------------------------------------
-
-
 def _kernel(graph: Graph, node: Node) -> Sequence[int] | None:
     shape = graph.shape(node.proto.input[1])
     return None if shape is None else shape[2:]
@@ -153,9 +150,6 @@ def _conv_transpose(graph: Graph, node: Node) -> None:
                 )
         axes[index] = axis.padded(*_halves(max(total, 0), mode))
     _emit(graph, node, axes, output_padding=more)
-
-
-# ---- Pooling ------------------------------------------------------------------------------------
 
 
 def _pool(graph: Graph, node: Node) -> None:

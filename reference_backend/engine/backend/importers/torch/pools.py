@@ -109,9 +109,6 @@ def _counted_pool(
     return op.emit(relax.op.multiply(pool, relax.const(math.prod(kernel) / counts, op.result_type)))
 
 
-# ---- The largest element ------------------------------------------------------------------------
-
-
 def _max_pool(op: Call) -> relax.Expr:
     axes = _dimensions(op)
     x, is_added = _with_batch(op, axes)

@@ -43,8 +43,6 @@ def _linear(op: Call) -> relax.Expr:
     return op.emit(relax.op.linear(op.value("input"), op.value("weight"), bias, op.result_type))
 
 
-# ---- Convolutions -------------------------------------------------------------------------------
-
 _PLAIN = (
     (relax.op.nn.conv1d, "NCW", "OIW"),
     (relax.op.nn.conv2d, "NCHW", "OIHW"),

@@ -135,9 +135,6 @@ def _relu(op: Call) -> relax.Expr:
     return op.emit(relax.op.nn.relu(op.value("self")))
 
 
-# ---- Types and copies ---------------------------------------------------------------------------
-
-
 def _to_copy(op: Call) -> relax.Expr:
     return op.converted(op.value("self"))
 
