@@ -46,11 +46,8 @@ from backend.engine.workbench.conformance.imported import (
     compile_together,
 )
 from backend.engine.workbench.conformance.ledger import (
-    TESTS,
-    LedgerError,
     apply,
     expected_failures,
-    read_ledger,
 )
 from backend.engine.workbench.conformance.model import (  # noqa: F401
     BACKEND,
@@ -157,22 +154,6 @@ needs_cancellation = pytest.mark.skipif(
     reason="a call that runs cannot be cancelled",
 )
 needs_symbols = pytest.mark.skipif(not _takes_symbols(), reason="the chip takes fixed sizes only")
-
-
-def expect_failures(items):
-    """Let the tests that the ledger names fail, and nothing else: one that passes fails the run."""
-    try:
-        entries = [entry for entry in read_ledger() if entry.suite == TESTS]
-    except LedgerError as error:
-        raise pytest.UsageError(str(error)) from None
-    names = {f"{item.path.name}::{item.name}": item for item in items}
-    files = {name.partition("::")[0] for name in names}
-    for entry in entries:
-        found = [item for name, item in names.items() if entry.names(name)]
-        if not found and entry.case.partition("::")[0] in files:
-            raise pytest.UsageError(f"The ledger has '{entry.case}', which is no test.")
-        for item in found:
-            item.add_marker(pytest.mark.xfail(reason=entry.reason, strict=True))
 
 
 def outcomes_of(suite, cases):

@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -31,6 +32,7 @@ from backend.engine.backend.table.capability import (
 )
 from backend.engine.backend.table.chains import ops_left_by_folding
 from backend.engine.backend.table.judging import Step, allowance, allowance_behind, judge
+from backend.engine.workbench import pytest_ledger
 from backend.engine.workbench.conformance import (
     NotRun,
     Outcome,
@@ -39,6 +41,7 @@ from backend.engine.workbench.conformance import (
     cases_of,
     chip,
     composites,
+    ledger,
     listing,
     runner,
 )
@@ -371,15 +374,42 @@ class Item:
 def test_the_ledger_names_tests_that_fail(monkeypatch):
     items = [Item("a/test_x.py", name) for name in ("test_one[1]", "test_one[2]", "test_two")]
     entries = [Entry(TESTS, "test_x.py::test_one*", "no float16"), Entry("ops", "*", "other")]
-    monkeypatch.setattr(support, "read_ledger", lambda: entries)
-    support.expect_failures(items)
+    monkeypatch.setattr(ledger, "read_ledger", lambda: entries)
+    pytest_ledger.pytest_collection_modifyitems(items)
     expected = [("xfail", {"reason": "no float16", "strict": True})]
     assert [item.marks for item in items] == [expected, expected, []]
     entries[0] = Entry(TESTS, "test_x.py::test_three", "stale")
     with pytest.raises(pytest.UsageError, match="'test_x.py::test_three', which is no test"):
-        support.expect_failures(items)
+        pytest_ledger.pytest_collection_modifyitems(items)
     entries[0] = Entry(TESTS, "test_y.py::test_three", "that file does not run now")
-    support.expect_failures(items)
+    pytest_ledger.pytest_collection_modifyitems(items)
+
+
+CONFTEST = Path(__file__).parents[2] / "conftest.py"
+OWN_TESTS = """
+from {package}.engine.workbench.conformance import ledger
+
+ledger.read_ledger = lambda: [ledger.Entry(ledger.TESTS, "test_own.py::test_one", "revision B")]
+
+
+def test_one():
+    raise AssertionError
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not CONFTEST.is_file(), reason="the tests are not in the backend's folder")
+def test_the_ledger_names_tests_of_vendor_that_run_alone(tmp_path):
+    folder = tmp_path / "vendor/tests"
+    folder.mkdir(parents=True)
+    shutil.copy(CONFTEST, tmp_path)
+    (folder / "test_own.py").write_text(OWN_TESTS.format(package=backend.__name__))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "-ra", str(folder)], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert "1 xfailed" in done.stdout, done.stdout + done.stderr
+    assert "revision B" in done.stdout
 
 
 def test_each_op_has_its_cases(monkeypatch, tmp_path):

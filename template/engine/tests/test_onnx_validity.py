@@ -169,6 +169,10 @@ BY_VALUES = {
         *(IMAGE, "PRelu(x, s)", {"s": floats(4)}),
         "its slope 's' has the shape [4], which does not broadcast to that of 'x', [1, 4, 5, 5]",
     ),
+    "slope and open sizes": (
+        *("(float[n, 4, h, 5] x) => (float[a, b, c, d] y)", "PRelu(x, s)", {"s": floats(4)}),
+        "its slope 's' has the shape [4], which does not broadcast to that of 'x', [?, 4, ?, 5]",
+    ),
     "zero points": (
         *(MATRIX.replace("=> (float", "=> (uint8"), "QuantizeLinear(x, s, z)"),
         {"s": np.ones(3, "float32"), "z": np.array(1, "uint8")},

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ...shared.messages import FIX_SIZES
+from ..declared import text_of
 from .graph import Graph, Node, Rule
 from .writer import Writer
 
@@ -81,9 +82,9 @@ class _Einsum:
         start, has_dots, end = text.partition("...")
         rank = len(start) + len(end)
         if sizes is None or len(sizes) < rank or (len(sizes) > rank and not has_dots):
+            shape = "?" if sizes is None else text_of(sizes)
             self.node.refuse(
-                f"its input {name!r} has the shape {sizes and list(sizes)}, which does not suit "
-                f"{text!r}"
+                f"its input {name!r} has the shape {shape}, which does not suit {text!r}"
             )
         dots = [str(i) for i in reversed(range(len(sizes) - rank))]
         term = _Term(name, [*start, *dots, *end])

@@ -226,8 +226,8 @@ def _p_relu(graph: Graph, node: Node) -> None:
     fits = all(one in (None, other) or other in (None, 1) for one, other in pairs)
     if len(others) > len(sizes) or not fits:
         node.refuse(
-            f"its slope {slope!r} has the shape {list(others)}, which does not broadcast to that "
-            f"of {x!r}, {list(sizes)}; one for each channel has the shape [channels, 1, 1]"
+            f"its slope {slope!r} has the shape {text_of(others)}, which does not broadcast to "
+            f"that of {x!r}, {text_of(sizes)}; one for each channel has the shape [channels, 1, 1]"
         )
 
 

@@ -38,9 +38,6 @@ def _range(op: Call, dtype: str) -> tuple[int, int]:
     return (limits.min if low is None else int(low), limits.max if high is None else int(high))
 
 
-# ---- One scale, and one for each channel --------------------------------------------------------
-
-
 def _quantize_per_tensor(op: Call) -> relax.Expr:
     dtype = op.integer("dtype")
     scale, zero = op.scale("scale"), op.zero_point("zero_point", dtype)
@@ -72,9 +69,6 @@ def _dequantize_per_channel(op: Call) -> relax.Expr:
 def _dequantized_type(op: Call) -> str:
     """Return the type that TVM dequantizes to: it has no bfloat16."""
     return "float32" if op.result_type == "bfloat16" else op.result_type
-
-
-# ---- One scale for each block -------------------------------------------------------------------
 
 
 class _Blocks:
@@ -185,9 +179,6 @@ def _dequantize_blocks(op: Call, blocks: _Blocks, scale: str, zero_point: str) -
 def _group_blocks(op: Call) -> _Blocks:
     rank = len(op.shape("input"))
     return _Blocks(op, [1] * (rank - 1) + [op["group_size"]])
-
-
-# ---- Scales computed at run time ----------------------------------------------------------------
 
 
 def _choose(op: Call) -> relax.Expr:
