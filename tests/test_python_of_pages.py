@@ -77,6 +77,10 @@ from types import SimpleNamespace
 model = read(digits(8), keep_params_in_input=False)
 accuracy_report = profile = SimpleNamespace(to_dict=lambda: None)
 """,
+    "docs/architecture.md": """
+model = read(digits(8), keep_params_in_input=False)
+partition_for_example_npu = tvm_example_npu.partition_for_example_npu
+""",
     "reference_backend/README.md": """
 mod = read(digits(None), keep_params_in_input=False)
 x = images[:32]

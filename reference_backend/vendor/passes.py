@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vendor's passes before and after the engine's canonicalization.
 
-`tvm_example_npu.engine.passes.pipeline` lists the engine's passes.
+`tvm_example_npu.engine.backend.passes.pipeline` lists the engine's passes.
 """
 
 from collections.abc import Sequence

@@ -193,6 +193,40 @@ def test_uint16_is_computed_as_int16_bit_for_bit():
     assert "quantized_conv2d" in signed.values()
 
 
+def joined(dtype, join, join_axis):
+    """Return a model that joins two quantized branches."""
+    middle = MIDDLE if dtype == "uint16" else 0
+    x = variable("x", 2, 3)
+
+    def body(emit):
+        fields = []
+        for factor in (1.0, -0.5):
+            value = emit(op.multiply(x, number(factor)))
+            zero = number(5 + middle, dtype)
+            fields.append(emit(op.quantize(value, number(1e-4), zero, -1, dtype)))
+        value = emit(join(relax.Tuple(fields), join_axis))
+        value = emit(op.permute_dims(value))
+        return emit(op.dequantize(value, number(1e-4), number(5 + middle, dtype)))
+
+    return build([x], body)
+
+
+@needs("multiply", "concat", "stack", "permute_dims", "quantize", "dequantize")
+@pytest.mark.parametrize("join", [op.concat, op.stack])
+def test_uint16_is_joined_as_int16(join):
+    entries = [
+        support.TABLE.get(name) for name in ("concat", "stack", "permute_dims", "dequantize")
+    ]
+    if not all("int16" in entry.inputs[0].dtypes for entry in entries):
+        pytest.skip("this chip has no int16")
+    x = RNG.standard_normal((2, 3)).astype("float32")
+    expected, actual = (run(joined(dtype, join, 1), x) for dtype in ("int16", "uint16"))
+    assert len(np.unique(expected)) == 12
+    np.testing.assert_array_equal(actual, expected)
+    unsigned, signed = (labels(joined(dtype, join, 1)) for dtype in ("uint16", "int16"))
+    assert unsigned == signed
+
+
 @needs("conv2d", "max_pool2d", "sigmoid", "quantize", "dequantize")
 def test_arguments_and_results_of_uint16_stay_uint16():
     support.skip_without_int16("conv2d")

@@ -13,6 +13,7 @@ from ..table.table import Table
 from .quantized import DEQUANTIZE, QUANTIZE
 from .rewriting import Bindings, Block, op_name
 
+_OF_TUPLES = ("relax.concat", "relax.stack")
 _MIDDLE = 1 << 15
 """The difference between a number of uint16 and its replacement in int16."""
 
@@ -20,8 +21,9 @@ _MIDDLE = 1 << 15
 def sign_integers(block: Block, table: Table) -> Bindings | None:
     """Turn uint16 with a zero point z into int16 with the zero point z - 32768, which is exact.
 
-    Inputs and outputs of a model stay uint16, and so do values that other ops read: the difference
-    is added there. Nothing changes if the table lacks int16.
+    Ops that move elements, concat and stack read int16. Inputs and outputs of a model stay uint16,
+    and so do values that other ops read, such as pad: the difference is added there. Without int16
+    in the table, nothing changes.
     """
     entry = table.get("dequantize")
     if entry is None or "int16" not in entry.inputs[0].dtypes:
@@ -36,7 +38,7 @@ def sign_integers(block: Block, table: Table) -> Bindings | None:
             signs.dequantize(binding)
         elif name == QUANTIZE:
             signs.quantize(binding)
-        elif name in MOVED or name == "relax.concat":
+        elif name in MOVED or name in _OF_TUPLES:
             signs.move(binding)
         else:
             signs.bindings.append(binding)
