@@ -67,9 +67,9 @@ class LayoutAdapter {
   void Add(const npu_reduce& op);
   void Add(const npu_copy& op);
   void Add(const npu_gather& op);
-  void Add(const npu_scan& op);
-  void Add(const npu_order& op);
-  void Add(const npu_lookup& op);
+#define NPU_ADD(name, reads) void Add(const npu_##name& op);
+  NPU_PLAIN_OPERATIONS(NPU_ADD, )
+#undef NPU_ADD
   /*! \brief Makes a tensor the next output, in the layout that it has. */
   void MarkOutput(npu_tensor tensor);
   /*! \brief Gives the driver the inputs that nothing reads: they may determine the value of a
@@ -193,11 +193,12 @@ class LayoutAdapter {
    *  accept it. */
   Layout LayoutOfPending(const Value& value, const std::optional<Layout>& reader);
   void EmitPending(npu_tensor tensor, const std::optional<Layout>& reader);
-  /*! \brief Emits an operation on tensors of one rank along an axis. */
+  /*! \brief Emits an operation on tensors of one rank, element by element or along its axis. The
+   *  first `followed` tensors that it reads have the layout of its result, the others the header's
+   *  order. */
   template <typename Op>
-  void AddAlongAxis(const Op& op, const std::vector<npu_tensor>& operands,
-                    const std::function<void(Op&, const Layout&)>& read,
-                    npu_status (*npu_build_api::*function)(npu_builder*, const Op*));
+  void AddInAnyOrder(const Op& op, const std::vector<npu_tensor Op::*>& reads, size_t followed,
+                     npu_status (*npu_build_api::*function)(npu_builder*, const Op*));
   /*! \brief A program with the driver's tensors; NULL if there is no program. */
   const npu_vector_program* Place(Program* program, const Layout& layout);
 

@@ -700,17 +700,12 @@ void Lowering::Emit(const npu_gather& op) {
   program_->Add(op, &npu_build_api::add_gather, "add_gather", Name());
 }
 
-void Lowering::Emit(const npu_scan& op) {
-  program_->Add(op, &npu_build_api::add_scan, "add_scan", Name());
-}
-
-void Lowering::Emit(const npu_order& op) {
-  program_->Add(op, &npu_build_api::add_order, "add_order", Name());
-}
-
-void Lowering::Emit(const npu_lookup& op) {
-  program_->Add(op, &npu_build_api::add_lookup, "add_lookup", Name());
-}
+#define NPU_EMIT(name, reads)                                            \
+  void Lowering::Emit(const npu_##name& op) {                            \
+    program_->Add(op, &npu_build_api::add_##name, "add_" #name, Name()); \
+  }
+NPU_PLAIN_OPERATIONS(NPU_EMIT, )
+#undef NPU_EMIT
 
 npu_copy Lowering::CopyOf(const Tensor& data, const Tensor& out) const {
   npu_copy copy = {};

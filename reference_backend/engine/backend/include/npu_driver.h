@@ -514,6 +514,27 @@ typedef struct npu_lookup {
   npu_tensor data, table, out;
 } npu_lookup;
 
+/* The list of operations, for code that treats them alike: X(name, reads) for each npu_<name>,
+ * which add_<name> adds. `reads` is R(name, role) for each tensor that it always reads, but for
+ * those of a vector program. New ones are added at the end.
+ *
+ * Plain operations have no pointers, no vector program and no layout of their own. An element of
+ * `out` depends on the element of the first tensor in the same place, or, if there is a field
+ * `axis`, on the elements along it; the other tensors are read whole. */
+#define NPU_PLAIN_OPERATIONS(X, R) \
+  X(scan, R(scan, data))           \
+  X(order, R(order, data))         \
+  X(lookup, R(lookup, data) R(lookup, table))
+#define NPU_OPERATIONS(X, R)                                  \
+  X(matmul, R(matmul, a) R(matmul, b))                        \
+  X(convolution, R(convolution, data) R(convolution, weight)) \
+  X(pool, R(pool, data))                                      \
+  X(elementwise, )                                            \
+  X(reduce, R(reduce, data))                                  \
+  X(copy, R(copy, data))                                      \
+  X(gather, R(gather, data) R(gather, indices))               \
+  NPU_PLAIN_OPERATIONS(X, R)
+
 /* ---- Layouts (version 2) ----------------------------------------------------------------------
  * Tensors have their dimensions in the order that the operations above name: [N, C, spatial...] and
  * [O, C / groups, spatial...]. A driver whose hardware wants another one, channels last or channels

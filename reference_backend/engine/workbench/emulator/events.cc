@@ -8,19 +8,12 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
-#include <variant>
 
 namespace npu::emulator {
 namespace {
 
 constexpr const char* kEngines[] = {"matrix", "vector", "dma_in", "dma_out"};
 static_assert(sizeof(kEngines) / sizeof(kEngines[0]) == kEngineCount, "an engine has no name");
-
-constexpr const char* kOperations[] = {"matmul",   "convolution", "pool", "elementwise", "reduce",
-                                       "transfer", "gather",      "scan", "order",       "lookup"};
-static_assert(sizeof(kOperations) / sizeof(kOperations[0]) ==
-                  std::variant_size_v<decltype(Command::op)>,
-              "an operation has no name");
 
 bool Overlap(const Access& one, const Access& other) {
   return one.begin < other.end && other.begin < one.end;
@@ -86,7 +79,7 @@ void Events::Add(size_t command, const Work& work, Engine engine, const char* wa
   const TimeSpan& interval = intervals_[command];
   const Command& what = program_.commands[command];
   npu_event event = {};
-  event.name = kOperations[what.op.index()];
+  event.name = Name(what);
   const auto label = static_cast<size_t>(what.label);
   if (label < program_.labels.size()) event.label = program_.labels[label].c_str();
   names_.push_back(NameOf(engine, interval.core));

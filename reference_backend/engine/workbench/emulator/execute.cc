@@ -13,7 +13,8 @@
 namespace npu::emulator {
 namespace {
 
-// One name for all kernels, and one for their scratch sizes.
+// One name for all kernels, and one for their scratch sizes; operations.h has those of plain
+// operations.
 void Execute(const MatMulArgs& args, const KernelContext& context) { MatMul(args, context); }
 void Execute(const ConvolutionArgs& args, const KernelContext& context) {
   Convolution(args, context);
@@ -25,9 +26,6 @@ void Execute(const ElementwiseArgs& args, const KernelContext& context) {
 void Execute(const ReduceArgs& args, const KernelContext& context) { Reduce(args, context); }
 void Execute(const CopyArgs& args, const KernelContext& context) { Copy(args, context); }
 void Execute(const GatherArgs& args, const KernelContext& context) { Gather(args, context); }
-void Execute(const ScanArgs& args, const KernelContext& context) { Scan(args, context); }
-void Execute(const OrderArgs& args, const KernelContext& context) { Order(args, context); }
-void Execute(const LookupArgs& args, const KernelContext& context) { Lookup(args, context); }
 
 size_t Scratch(const MatMulArgs& args, int threads) { return MatMulScratch(args, threads); }
 size_t Scratch(const ConvolutionArgs& args, int threads) {
@@ -40,9 +38,6 @@ size_t Scratch(const ElementwiseArgs& args, int threads) {
 size_t Scratch(const ReduceArgs& args, int threads) { return ReduceScratch(args, threads); }
 size_t Scratch(const CopyArgs& args, int threads) { return CopyScratch(args, threads); }
 size_t Scratch(const GatherArgs& args, int threads) { return GatherScratch(args, threads); }
-size_t Scratch(const ScanArgs& args, int threads) { return ScanScratch(args, threads); }
-size_t Scratch(const OrderArgs& args, int threads) { return OrderScratch(args, threads); }
-size_t Scratch(const LookupArgs& args, int threads) { return LookupScratch(args, threads); }
 
 }  // namespace
 
@@ -411,27 +406,13 @@ class Execution::Preparer {
     Set(op.out, &args.out);
   }
 
-  void Prepare(const npu_scan& op, const Command&) {
-    auto& args = Step<ScanArgs>();
-    Set(op.data, &args.data);
-    args.kind = op.kind;
-    args.axis = op.axis;
-    args.exclusive = op.exclusive != 0;
-    Set(op.out, &args.out);
-  }
-
-  void Prepare(const npu_order& op, const Command&) {
-    auto& args = Step<OrderArgs>();
-    Set(op.data, &args.data);
-    args.axis = op.axis;
-    args.descending = op.descending != 0;
-    Set(op.out, &args.out);
-  }
-
-  void Prepare(const npu_lookup& op, const Command&) {
-    auto& args = Step<LookupArgs>();
-    Set(op.data, &args.data);
-    Set(op.table, &args.table);
+  /*! \brief A plain operation. */
+  template <typename Op>
+  void Prepare(const Op& op, const Command&) {
+    auto& args = Step<PlainArgs<Op>>();
+    args.op = op;
+    TensorView* view = args.reads;
+    ForEachOperand(op, [&](npu_tensor tensor) { Set(tensor, view++); });
     Set(op.out, &args.out);
   }
 

@@ -283,18 +283,12 @@ class Lister {
                 " axis ", op.axis, op.elementwise != 0 ? " elementwise" : "");
   }
 
-  std::string Operation(const npu_scan& op, const Command&) const {
-    return Join(Operand(op.out), " = scan ", op.kind == NPU_SCAN_PRODUCT ? "product " : "sum ",
-                Operand(op.data), " axis ", op.axis, op.exclusive != 0 ? " exclusive" : "");
-  }
-
-  std::string Operation(const npu_order& op, const Command&) const {
-    return Join(Operand(op.out), " = order ", Operand(op.data), " axis ", op.axis,
-                op.descending != 0 ? " descending" : "");
-  }
-
-  std::string Operation(const npu_lookup& op, const Command&) const {
-    return Join(Operand(op.out), " = lookup ", Operand(op.data), " in ", Operand(op.table));
+  /*! \brief A plain operation. */
+  template <typename Op>
+  std::string Operation(const Op& op, const Command&) const {
+    std::vector<std::string> texts;
+    ForEachOperand(op, [&](npu_tensor tensor) { texts.push_back(Operand(tensor)); });
+    return Join(Operand(op.out), " = ", TextOf(op, texts));
   }
 
   void ListTotals() {

@@ -16,25 +16,9 @@ namespace {
 constexpr int64_t kMaxParameter = int64_t{1} << 30;
 constexpr size_t kMaxInstructions = 256;
 
-/*! \brief The number of an enumerator; from C or from bytes, it may be anything. */
-template <typename Enum>
-int32_t Number(const Enum& value) {
-  static_assert(sizeof(Enum) == sizeof(int32_t), "the C API has 32-bit enumerations");
-  int32_t number;
-  std::memcpy(&number, &value, sizeof(number));
-  return number;
-}
-
-bool Fixed(const Dim& dim) { return dim.symbol < 0; }
-
 bool One(const Dim& dim) { return Fixed(dim) && dim.size == 1; }
 
 bool HasFixedDims(const Desc& desc) { return std::all_of(desc.dims, desc.dims + desc.rank, Fixed); }
-
-bool HasDims(const Desc& desc, const std::vector<Dim>& dims) {
-  return desc.rank == static_cast<int32_t>(dims.size()) &&
-         std::equal(dims.begin(), dims.end(), desc.dims);
-}
 
 bool IsFloat(npu_dtype dtype) { return !IsInteger(dtype); }
 
@@ -501,6 +485,14 @@ void OperationRules::Check(const npu_reduce& op) {
   }
 }
 
+void OperationRules::CheckSameShape(npu_tensor tensor, const Desc& data, npu_tensor output,
+                                    const Desc& out) const {
+  if (!HasDims(out, {data.dims, data.dims + data.rank})) {
+    Invalid("The output of ", Where(), ", ", Describe(output), ", does not have the shape of ",
+            Describe(tensor), ".");
+  }
+}
+
 void OperationRules::Check(const npu_gather& op) {
   const Desc data = Read(op.data, "data", false);
   const Desc indices = Read(op.indices, "indices", false);
@@ -539,68 +531,6 @@ void OperationRules::Check(const npu_gather& op) {
     const bool is_fixed = HasFixedDims(data) && HasFixedDims(indices) && HasFixedDims(out);
     if (!is_fixed) Declined(what, ", for all sizes.");
     Invalid(what, ".");
-  }
-}
-
-void OperationRules::Check(const npu_scan& op) {
-  const Desc data = Read(op.data, "data", false);
-  const Desc out = Write(op.out);
-  int32_t kind = Number(op.kind);
-  if (kind < 0 || kind > NPU_SCAN_PRODUCT) {
-    Invalid("The kind of ", Where(), " is ", kind, ", which does not exist.");
-  }
-  CheckAxis(op.axis, op.data, data);
-  if (IsInteger(data.dtype) != IsInteger(out.dtype) || out.dtype == NPU_BOOL) {
-    Declined("The data of ", Where(), " is ", Describe(op.data), " and its output ",
-             Describe(op.out), "; both must be integers, or both float32 or float16.");
-  }
-  if (!HasDims(out, {data.dims, data.dims + data.rank})) {
-    Invalid("The output of ", Where(), ", ", Describe(op.out), ", does not have the shape of ",
-            Describe(op.data), ".");
-  }
-}
-
-void OperationRules::Check(const npu_order& op) {
-  const Desc data = Read(op.data, "data", false);
-  const Desc out = Write(op.out);
-  CheckAxis(op.axis, op.data, data);
-  if (out.dtype != NPU_INT32 && out.dtype != NPU_INT64) {
-    Declined("The output of ", Where(), ", ", Describe(op.out), ", must be int32 or int64.");
-  }
-  const Dim& size = data.dims[op.axis];
-  if (size.Most() > INT32_MAX) {
-    Declined("The rows of ", Where(), ", ", Describe(op.data), ", have more than ", INT32_MAX,
-             " elements, which is more than is supported.");
-  }
-  bool fits = out.rank == data.rank;
-  for (int32_t d = 0; fits && d < data.rank; ++d) {
-    fits = d == op.axis || out.dims[d] == data.dims[d];
-  }
-  // A symbol is at least 1.
-  const Dim& count = out.dims[op.axis];
-  int64_t least = size.begin > 0 ? 0 : std::min(size.size, size.Most());
-  if (!fits || !(count == size || (Fixed(count) && count.size <= least))) {
-    Invalid("The output of ", Where(), " is ", Describe(op.out),
-            ", which does not have the shape of ", Describe(op.data),
-            ", or of its first elements along the axis.");
-  }
-}
-
-void OperationRules::Check(const npu_lookup& op) {
-  const Desc data = Read(op.data, "data", false);
-  const Desc table = Read(op.table, "table", false);
-  const Desc out = Write(op.out);
-  if (data.dtype != NPU_INT8 && data.dtype != NPU_UINT8) {
-    Declined("The data of ", Where(), ", ", Describe(op.data), ", must be int8 or uint8.");
-  }
-  constexpr int64_t kEntries = 256;
-  if (!HasDims(table, {Dim{kEntries}}) || table.dtype != out.dtype) {
-    Invalid("The table of ", Where(), ", ", Describe(op.table), ", must have ", kEntries,
-            " elements of the type of its output, ", Describe(op.out), ".");
-  }
-  if (!HasDims(out, {data.dims, data.dims + data.rank})) {
-    Invalid("The output of ", Where(), ", ", Describe(op.out), ", does not have the shape of ",
-            Describe(op.data), ".");
   }
 }
 

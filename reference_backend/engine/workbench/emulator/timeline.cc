@@ -115,20 +115,13 @@ class Worker {
         Plus(Vector(ElementCount(View(op.data)), 1), Vector(ElementCount(out), after));
   }
 
-  void Add(const npu_scan&, const TensorView& out) {
+  /*! \brief Adds a plain operation. */
+  template <typename Op>
+  void Add(const Op& op, const TensorView& out) {
     AddOperands();
-    work_.cycles[kEngineVector] = Vector(ElementCount(out), 1);
-  }
-
-  void Add(const npu_order& op, const TensorView& out) {
-    AddOperands();
-    work_.cycles[kEngineVector] =
-        Vector(ElementCount(View(op.data)), OrderInstructions(out.dims[op.axis]));
-  }
-
-  void Add(const npu_lookup&, const TensorView& out) {
-    AddOperands();
-    work_.cycles[kEngineVector] = Vector(ElementCount(out), 1);
+    npu_tensor data = -1;
+    ForEachOperand(op, [&data](npu_tensor tensor) { data = data < 0 ? tensor : data; });
+    work_.cycles[kEngineVector] = CyclesOf(op, program_.machine, View(data), out);
   }
 
   void Add(const Transfer& op, const TensorView& out) {

@@ -25,7 +25,7 @@ namespace npu::emulator {
  * - The vector engine handles each element of the output once per instruction. A pool has an
  *   instruction for each element of a window, a reduction one for each element of the data;
  *   averages have one more.
- *   A scan has one instruction, an order OrderInstructions for each element of the data.
+ *   Plain operations say it themselves (CyclesOf).
  * - A transfer costs DmaCycles for each of its two sides that is in DRAM, in pieces that are
  *   contiguous there (or less than a burst apart); if neither is, it is one piece.
  * - A gather is a transfer whose data is a piece for each slice that it takes, wherever that is;

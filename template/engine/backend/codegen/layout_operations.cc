@@ -5,6 +5,7 @@
  */
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 
 #include "layout_adapter.h"
 
@@ -265,35 +266,42 @@ void LayoutAdapter::Add(const npu_copy& op) {
   Follow(op.out, wish, emit, accepts);
 }
 
+/*! \brief Whether an operation goes along an axis. */
+template <typename Op, typename = void>
+constexpr bool kHasAxis = false;
 template <typename Op>
-void LayoutAdapter::AddAlongAxis(const Op& op, const std::vector<npu_tensor>& operands,
-                                 const std::function<void(Op&, const Layout&)>& read,
-                                 npu_status (*npu_build_api::*function)(npu_builder*, const Op*)) {
-  const auto emit = [this, op, read, function](const Layout& layout) {
+constexpr bool kHasAxis<Op, std::void_t<decltype(Op::axis)>> = true;
+
+template <typename Op>
+void LayoutAdapter::AddInAnyOrder(const Op& op, const std::vector<npu_tensor Op::*>& reads,
+                                  size_t followed,
+                                  npu_status (*npu_build_api::*function)(npu_builder*, const Op*)) {
+  const auto emit = [this, op, reads, followed, function](const Layout& layout) {
     Op placed = op;
-    placed.data = Read(op.data, layout);
-    if (read) read(placed, layout);
-    placed.axis = Inverse(layout.order)[SplitPlaces(layout.blocks, layout.rank())[op.axis]];
+    for (size_t i = 0; i < reads.size(); ++i) {
+      const npu_tensor read = op.*reads[i];
+      placed.*reads[i] = i < followed ? Read(read, layout) : Read(read);
+    }
+    if constexpr (kHasAxis<Op>) {
+      placed.axis = Inverse(layout.order)[SplitPlaces(layout.blocks, layout.rank())[op.axis]];
+    }
     placed.out = Write(op.out, layout);
     Check((driver_.api.*function)(driver_.handle, &placed));
   };
-  const auto accepts = [axis = op.axis](const Layout& layout) {
-    return BlockOf(layout.blocks, axis) == 1;
-  };
+  Accepts accepts;
+  if constexpr (kHasAxis<Op>) {
+    accepts = [axis = op.axis](const Layout& layout) { return BlockOf(layout.blocks, axis) == 1; };
+  }
+  std::vector<npu_tensor> operands;
+  for (size_t i = 0; i < followed; ++i) operands.push_back(op.*reads[i]);
   Follow(op.out, Choose(operands, At(op.out).rank()), emit, accepts);
 }
 
 void LayoutAdapter::Add(const npu_gather& op) {
   const bool is_elementwise = op.elementwise != 0;
   if (is_elementwise || At(op.indices).rank() == 1) {
-    std::vector<npu_tensor> operands = {op.data};
-    if (is_elementwise) operands.push_back(op.indices);
-    return AddAlongAxis<npu_gather>(
-        op, operands,
-        [this, op, is_elementwise](npu_gather& placed, const Layout& layout) {
-          placed.indices = is_elementwise ? Read(op.indices, layout) : Read(op.indices);
-        },
-        &npu_build_api::add_gather);
+    return AddInAnyOrder(op, {&npu_gather::data, &npu_gather::indices}, is_elementwise ? 2 : 1,
+                         &npu_build_api::add_gather);
   }
   npu_gather placed = op;
   placed.data = Read(op.data);
@@ -302,22 +310,13 @@ void LayoutAdapter::Add(const npu_gather& op) {
   Check(driver_.api.add_gather(driver_.handle, &placed));
 }
 
-void LayoutAdapter::Add(const npu_scan& op) {
-  AddAlongAxis<npu_scan>(op, {op.data}, nullptr, &npu_build_api::add_scan);
-}
-
-void LayoutAdapter::Add(const npu_order& op) {
-  AddAlongAxis<npu_order>(op, {op.data}, nullptr, &npu_build_api::add_order);
-}
-
-void LayoutAdapter::Add(const npu_lookup& op) {
-  Follow(op.out, Choose({op.data}, At(op.out).rank()), [this, op](const Layout& layout) {
-    npu_lookup placed = op;
-    placed.data = Read(op.data, layout);
-    placed.table = Read(op.table);
-    placed.out = Write(op.out, layout);
-    Check(driver_.api.add_lookup(driver_.handle, &placed));
-  });
-}
+#define NPU_READ(name, role) &npu_##name::role,
+#define NPU_ADD(name, reads)                                   \
+  void LayoutAdapter::Add(const npu_##name& op) {              \
+    AddInAnyOrder(op, {reads}, 1, &npu_build_api::add_##name); \
+  }
+NPU_PLAIN_OPERATIONS(NPU_ADD, NPU_READ)
+#undef NPU_ADD
+#undef NPU_READ
 
 }  // namespace npu

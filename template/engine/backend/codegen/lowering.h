@@ -262,9 +262,9 @@ class Lowering {
   void Emit(const npu_reduce& op);
   void Emit(const npu_copy& op);
   void Emit(const npu_gather& op);
-  void Emit(const npu_scan& op);
-  void Emit(const npu_order& op);
-  void Emit(const npu_lookup& op);
+#define NPU_EMIT(name, reads) void Emit(const npu_##name& op);
+  NPU_PLAIN_OPERATIONS(NPU_EMIT, )
+#undef NPU_EMIT
   /*! \brief The slices of `data` at `indices` along an axis; or its elements, if `out` and
    * `indices` have the same shape. */
   void Gather(const Tensor& data, const Tensor& indices, int64_t axis, const Tensor& out,

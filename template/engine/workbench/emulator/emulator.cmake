@@ -37,12 +37,14 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   endif()
 endif()
 
-set(_sources accesses device elision events execute faults listing machine program queue rules support
-    tensor thread_pool timeline
+set(_sources accesses bytes device elision events execute faults listing machine program queue rules
+    support tensor thread_pool timeline verify
 )
 list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
 list(TRANSFORM _sources APPEND ".cc")
-npu_add_objects(${NPU_OBJECTS}_emulator_objects ${_sources})
+# One file for each plain operation.
+file(GLOB _operations CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/operations/*.cc")
+npu_add_objects(${NPU_OBJECTS}_emulator_objects ${_sources} ${_operations})
 npu_join(${NPU_OBJECTS}_emulator_objects 0)
 set(NPU_EMULATOR_OBJECTS $<TARGET_OBJECTS:${NPU_OBJECTS}_emulator_objects>
     $<TARGET_OBJECTS:${NPU_OBJECTS}_kernel_objects>

@@ -45,8 +45,10 @@ class Execution {
   size_t most_scratch_bytes() const { return most_scratch_bytes_; }
 
  private:
+#define NPU_ARGS(name, reads) , PlainArgs<npu_##name>
   using Step = std::variant<MatMulArgs, ConvolutionArgs, PoolArgs, ElementwiseArgs, ReduceArgs,
-                            CopyArgs, GatherArgs, ScanArgs, OrderArgs, LookupArgs>;
+                            CopyArgs, GatherArgs NPU_PLAIN_OPERATIONS(NPU_ARGS, )>;
+#undef NPU_ARGS
   /*! \brief An address to be set by Bind. */
   struct Slot {
     void** address;

@@ -11,11 +11,11 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "counters.h"
 #include "machine.h"
+#include "operations.h"
 #include "tensor.h"
 
 namespace npu::emulator {
@@ -86,9 +86,7 @@ struct Transfer {
  * no time.
  */
 struct Command {
-  std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, Transfer,
-               npu_gather, npu_scan, npu_order, npu_lookup>
-      op;
+  OperationList<Transfer>::Variant op;
   std::vector<npu_vector_instruction> instructions;
   std::vector<npu_tensor> inputs;
   /*! \brief The core whose engine this is for; transfers have none. */
@@ -97,46 +95,18 @@ struct Command {
   int32_t label = 0;
 };
 
+/*! \brief Transfers that only fill read nothing. */
+template <typename Visitor>
+void ForEachOperand(const Transfer& op, const Visitor& visit) {
+  if (op.data >= 0) visit(op.data);
+}
+
+/*! \brief For messages, listings and profiles, e.g. `matmul`. */
+const char* Name(const Command& command);
+
 /*! \brief The engine that runs a command: transfers and gathers to the scratchpad are DMA_IN,
  *  others DMA_OUT; matmul and convolution are MATRIX; the rest is VECTOR. */
 Engine EngineOf(const Command& command, const std::vector<Tensor>& tensors);
-
-/*! \brief The tensor that a command writes. */
-npu_tensor OutputOf(const Command& command);
-
-/*! \brief Calls `visit` with each tensor that a command reads. */
-template <typename Visitor>
-void ForEachRead(const Command& command, const Visitor& visit) {
-  bool epilogue = true;
-  if (auto* matmul = std::get_if<npu_matmul>(&command.op)) {
-    visit(matmul->a);
-    visit(matmul->b);
-    if (matmul->b_block != 0) visit(matmul->b_scales);
-    if (matmul->b_block != 0 && matmul->b_zero_points >= 0) visit(matmul->b_zero_points);
-  } else if (auto* convolution = std::get_if<npu_convolution>(&command.op)) {
-    visit(convolution->data);
-    visit(convolution->weight);
-  } else if (auto* pool = std::get_if<npu_pool>(&command.op)) {
-    visit(pool->data);
-  } else if (auto* reduce = std::get_if<npu_reduce>(&command.op)) {
-    visit(reduce->data);
-  } else if (auto* transfer = std::get_if<Transfer>(&command.op)) {
-    if (transfer->data >= 0) visit(transfer->data);
-  } else if (auto* gather = std::get_if<npu_gather>(&command.op)) {
-    visit(gather->data);
-    visit(gather->indices);
-  } else if (auto* scan = std::get_if<npu_scan>(&command.op)) {
-    visit(scan->data);
-  } else if (auto* order = std::get_if<npu_order>(&command.op)) {
-    visit(order->data);
-  } else if (auto* lookup = std::get_if<npu_lookup>(&command.op)) {
-    visit(lookup->data);
-    visit(lookup->table);
-  } else {
-    epilogue = false;
-  }
-  for (size_t i = epilogue ? 1 : 0; i < command.inputs.size(); ++i) visit(command.inputs[i]);
-}
 
 /*! \brief A compiled program. */
 struct Program {
@@ -156,6 +126,10 @@ struct Program {
   const uint8_t* constants = nullptr;
   uint64_t constant_bytes = 0;
 };
+
+/*! \brief The bytes of the weight of a command if it is packed and not halved. */
+size_t WholeBytes(const Program& program, const npu_matmul& op);
+size_t WholeBytes(const Program& program, const npu_convolution& op);
 
 /*! \brief Whether the weight that a command reads is packed with two numbers in a byte, in half the
  *  bytes. */

@@ -9,11 +9,14 @@
 #ifndef EMULATOR_RULES_H_
 #define EMULATOR_RULES_H_
 
+#include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include "operations.h"
 #include "tensor.h"
 
 namespace npu::emulator {
@@ -42,6 +45,22 @@ constexpr VectorOpcode kVectorOpcodes[] = {
 };
 static_assert(sizeof(kVectorOpcodes) / sizeof(VectorOpcode) == NPU_VECTOR_OPCODE_COUNT, "");
 
+/*! \brief The number of an enumerator; from C or from bytes, it may be anything. */
+template <typename Enum>
+int32_t Number(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(int32_t), "the C API has 32-bit enumerations");
+  int32_t number;
+  std::memcpy(&number, &value, sizeof(number));
+  return number;
+}
+
+inline bool Fixed(const Dim& dim) { return dim.symbol < 0; }
+
+inline bool HasDims(const Desc& desc, const std::vector<Dim>& dims) {
+  return desc.rank == static_cast<int32_t>(dims.size()) &&
+         std::equal(dims.begin(), dims.end(), desc.dims);
+}
+
 /*! \brief Checks operations; a subclass knows the tensors. Everything throws an Error. */
 class OperationRules {
  public:
@@ -63,10 +82,12 @@ class OperationRules {
   void Check(const npu_elementwise& op);
   void Check(const npu_reduce& op);
   void Check(const npu_gather& op);
-  void Check(const npu_scan& op);
-  void Check(const npu_order& op);
-  void Check(const npu_lookup& op);
+#define NPU_CHECK(name, reads) void Check(const npu_##name& op);
+  NPU_PLAIN_OPERATIONS(NPU_CHECK, )
+#undef NPU_CHECK
   void CheckAxis(int32_t axis, npu_tensor tensor, const Desc& desc) const;
+  void CheckSameShape(npu_tensor tensor, const Desc& data, npu_tensor output,
+                      const Desc& out) const;
   /*! \brief The type in which an operation passes its results to its epilogue; none for an
    *  elementwise operation. */
   template <typename Op>

@@ -510,13 +510,19 @@ struct Builder {
     AddWithEpilogue(node, op->epilogue, op->out);
   }
 
-  void Add(const npu_pool* op) {
-    Node node = MakeNode(Kind::kPool);
-    node.inputs[0] = Read(op->data);
-    node.pool = *op;
-    node.pool.data = node.pool.out = -1;
-    Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
+  /*! \brief Adds an operation that is a node of its own; `reads` are its tensors. */
+  template <typename Op, typename... Reads>
+  void AddAlone(Kind kind, Op Node::* place, const Op& op, Reads... reads) {
+    Node node = MakeNode(kind);
+    int32_t* input = node.inputs;
+    ((*input++ = Read(op.*reads)), ...);
+    node.*place = op;
+    ((((node.*place).*reads) = -1), ...);
+    (node.*place).out = -1;
+    Write(op.out, AddNode(node, At(op.out).port.dtype, DimsOf(op.out)));
   }
+
+  void Add(const npu_pool* op) { AddAlone(Kind::kPool, &Node::pool, *op, &npu_pool::data); }
 
   void Add(const npu_elementwise* op) { AddSteps(op->program, -1, 0, op->out); }
 
@@ -554,37 +560,15 @@ struct Builder {
   }
 
   void Add(const npu_gather* op) {
-    Node node = MakeNode(Kind::kGather);
-    node.inputs[0] = Read(op->data);
-    node.inputs[1] = Read(op->indices);
-    node.gather = *op;
-    node.gather.data = node.gather.indices = node.gather.out = -1;
-    Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
+    AddAlone(Kind::kGather, &Node::gather, *op, &npu_gather::data, &npu_gather::indices);
   }
 
-  void Add(const npu_scan* op) {
-    Node node = MakeNode(Kind::kScan);
-    node.inputs[0] = Read(op->data);
-    node.scan = *op;
-    node.scan.data = node.scan.out = -1;
-    Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
-  }
+  void Add(const npu_scan* op) { AddAlone(Kind::kScan, &Node::scan, *op, &npu_scan::data); }
 
-  void Add(const npu_order* op) {
-    Node node = MakeNode(Kind::kOrder);
-    node.inputs[0] = Read(op->data);
-    node.order = *op;
-    node.order.data = node.order.out = -1;
-    Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
-  }
+  void Add(const npu_order* op) { AddAlone(Kind::kOrder, &Node::order, *op, &npu_order::data); }
 
   void Add(const npu_lookup* op) {
-    Node node = MakeNode(Kind::kLookup);
-    node.inputs[0] = Read(op->data);
-    node.inputs[1] = Read(op->table);
-    node.lookup = *op;
-    node.lookup.data = node.lookup.table = node.lookup.out = -1;
-    Write(op->out, AddNode(node, At(op->out).port.dtype, DimsOf(op->out)));
+    AddAlone(Kind::kLookup, &Node::lookup, *op, &npu_lookup::data, &npu_lookup::table);
   }
 
   // ---- Inputs, outputs, bytes ----

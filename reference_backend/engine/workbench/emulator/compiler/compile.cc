@@ -157,7 +157,7 @@ class Compiler {
   }
 
   /*! \brief With precision float16, internal values are stored as float16. Copies, gathers and
-   *  lookups do not convert: the values that they connect have one type. */
+   *  some plain operations do not convert: the values that they connect have one type. */
   void ChooseTypes() {
     const auto& values = graph_.values();
     std::vector<npu_tensor> group(values.size());
@@ -171,9 +171,14 @@ class Compiler {
         group[find(Base(copy->data))] = find(copy->out);
       } else if (auto* gather = std::get_if<npu_gather>(&operation.op)) {
         group[find(Base(gather->data))] = find(gather->out);
-      } else if (auto* lookup = std::get_if<npu_lookup>(&operation.op)) {
-        group[find(Base(lookup->table))] = find(lookup->out);
       }
+      const npu_tensor like = std::visit(
+          [](const auto& op) -> npu_tensor {
+            if constexpr (kIsPlain<std::decay_t<decltype(op)>>) return SameType(op);
+            return -1;
+          },
+          operation.op);
+      if (like >= 0) group[find(Base(like))] = find(OutputOf(operation));
     }
     std::vector<bool> kept(values.size());
     for (size_t i = 0; i < values.size(); ++i) {

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "../rules.h"
@@ -32,9 +31,7 @@ struct Value {
 /*! \brief An operation. Pointers inside `op` are null: `instructions` and `inputs` are the vector
  *  program of an elementwise operation, or the epilogue of another (empty: there is none). */
 struct Operation {
-  std::variant<npu_matmul, npu_convolution, npu_pool, npu_elementwise, npu_reduce, npu_copy,
-               npu_gather, npu_scan, npu_order, npu_lookup>
-      op;
+  OperationList<npu_copy>::Variant op;
   std::vector<npu_vector_instruction> instructions;
   std::vector<npu_tensor> inputs;
   /*! \brief Which of the graph's labels it belongs to. */
@@ -42,45 +39,8 @@ struct Operation {
 };
 
 /*! \brief For messages, e.g. `matmul`. */
-const char* NameOf(const Operation& operation);
-
-/*! \brief The tensor that an operation writes. */
-inline npu_tensor OutputOf(const Operation& operation) {
-  return std::visit([](const auto& op) { return op.out; }, operation.op);
-}
-
-/*! \brief Calls `visit` with each tensor that an operation reads. */
-template <typename Visitor>
-void ForEachRead(const Operation& operation, const Visitor& visit) {
-  bool epilogue = true;
-  if (auto* matmul = std::get_if<npu_matmul>(&operation.op)) {
-    visit(matmul->a);
-    visit(matmul->b);
-    if (matmul->b_block != 0) visit(matmul->b_scales);
-    if (matmul->b_block != 0 && matmul->b_zero_points >= 0) visit(matmul->b_zero_points);
-  } else if (auto* convolution = std::get_if<npu_convolution>(&operation.op)) {
-    visit(convolution->data);
-    visit(convolution->weight);
-  } else if (auto* pool = std::get_if<npu_pool>(&operation.op)) {
-    visit(pool->data);
-  } else if (auto* reduce = std::get_if<npu_reduce>(&operation.op)) {
-    visit(reduce->data);
-  } else if (auto* copy = std::get_if<npu_copy>(&operation.op)) {
-    visit(copy->data);
-  } else if (auto* gather = std::get_if<npu_gather>(&operation.op)) {
-    visit(gather->data);
-    visit(gather->indices);
-  } else if (auto* scan = std::get_if<npu_scan>(&operation.op)) {
-    visit(scan->data);
-  } else if (auto* order = std::get_if<npu_order>(&operation.op)) {
-    visit(order->data);
-  } else if (auto* lookup = std::get_if<npu_lookup>(&operation.op)) {
-    visit(lookup->data);
-    visit(lookup->table);
-  } else {
-    epilogue = false;
-  }
-  for (size_t i = epilogue ? 1 : 0; i < operation.inputs.size(); ++i) visit(operation.inputs[i]);
+inline const char* NameOf(const Operation& operation) {
+  return kOperationNames[operation.op.index()];
 }
 
 /*!

@@ -192,28 +192,20 @@ class LoopMaker {
     Add(data);
   }
 
-  /*! \brief Scans and orders go along an axis, which is never cut. */
+  /*! \brief A plain operation. */
   template <typename Op>
-  void MakeRows(const Op& op) {
-    Operand data = Reading(op.data);
-    for (int32_t d = 0; d < data.desc.rank; ++d) {
-      if (d == op.axis) continue;
-      data.links[d] = loop_.out.links[d] = {Link::kRange, AddAxis(data.desc.dims[d])};
-    }
-    Add(data);
-  }
-
-  void Make(const npu_scan& op) { MakeRows(op); }
-  void Make(const npu_order& op) { MakeRows(op); }
-
-  void Make(const npu_lookup& op) {
-    Operand data = Reading(op.data);
-    Operand table = Reading(op.table);
-    for (int32_t d = 0; d < data.desc.rank; ++d) {
-      data.links[d] = loop_.out.links[d] = {Link::kRange, AddAxis(data.desc.dims[d])};
-    }
-    Add(data);
-    Add(table);
+  void Make(const Op& op) {
+    static_assert(kIsPlain<Op>, "an operation has no loop");
+    bool first = true;
+    ForEachOperand(op, [&](npu_tensor tensor) {
+      Operand operand = Reading(tensor);
+      for (int32_t d = 0; first && d < operand.desc.rank; ++d) {
+        if (d == AxisOf(op)) continue;
+        operand.links[d] = loop_.out.links[d] = {Link::kRange, AddAxis(operand.desc.dims[d])};
+      }
+      first = false;
+      Add(operand);
+    });
   }
 
   // The DMA does not work in tiles.
@@ -249,6 +241,15 @@ void MostPart(const Loop& loop, const Operand& operand, const TileSizes& sizes, 
   for (int32_t d = 0; d < operand.desc.rank; ++d) {
     part[d] = {0, MostExtent(loop, operand, d, sizes)};
   }
+}
+
+/*! \brief The shape of the largest tile. */
+TensorView MostView(const Loop& loop, const Operand& operand, const TileSizes& sizes) {
+  TensorView view;
+  view.dtype = operand.desc.dtype;
+  view.rank = operand.desc.rank;
+  for (int32_t d = 0; d < view.rank; ++d) view.dims[d] = MostExtent(loop, operand, d, sizes);
+  return view;
 }
 
 int64_t Elements(const Desc& desc, const Range* part) {
@@ -317,17 +318,19 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
     for (int32_t i = 0; i < pool->spatial_rank; ++i) taps = Times(taps, pool->window[i]);
     return VectorCycles(machine, out, taps);
   }
-  if (std::holds_alternative<npu_scan>(operation.op) ||
-      std::holds_alternative<npu_lookup>(operation.op)) {
-    return VectorCycles(machine, out, 1);
-  }
-  if (auto* order = std::get_if<npu_order>(&operation.op)) {
-    return VectorCycles(machine, elements_read(0), OrderInstructions(part[order->axis].size));
-  }
   if (std::holds_alternative<npu_reduce>(operation.op)) {
     return Plus(vector, VectorCycles(machine, elements_read(0), 1));
   }
-  return vector;
+  return std::visit(
+      [&](const auto& op) {
+        if constexpr (kIsPlain<std::decay_t<decltype(op)>>) {
+          const Operand& data = loop.reads[loop.roles[0]];
+          return CyclesOf(op, machine, MostView(loop, data, sizes),
+                          MostView(loop, loop.out, sizes));
+        }
+        return vector;
+      },
+      operation.op);
 }
 
 /*! \brief Tensors this small are loaded whole, as long as everything fits. */

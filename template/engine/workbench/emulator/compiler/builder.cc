@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "compile.h"
@@ -144,18 +145,6 @@ void SetVector(npu_elementwise* op, Operation* operation) {
   op->program = nullptr;
 }
 
-void SetVector(npu_copy*, Operation*) {}
-
-void SetVector(npu_gather*, Operation*) {}
-
-void SetVector(npu_scan*, Operation*) {}
-
-void SetVector(npu_order*, Operation*) {}
-
-void SetVector(npu_pool*, Operation*) {}
-
-void SetVector(npu_lookup*, Operation*) {}
-
 /*! \brief The least size of an operation: that of version 1, or of the version that introduced
  *  it. */
 template <typename Op>
@@ -165,13 +154,20 @@ constexpr size_t kLeastSize<npu_matmul> = offsetof(npu_matmul, a_zero_point);
 template <>
 constexpr size_t kLeastSize<npu_convolution> = offsetof(npu_convolution, data_zero_point);
 
+template <typename Op, typename = void>
+constexpr bool kHasEpilogue = false;
+template <typename Op>
+constexpr bool kHasEpilogue<Op, std::void_t<decltype(Op::epilogue)>> = true;
+
 template <typename Op>
 void SetVector(Op* op, Operation* operation) {
-  if (op->epilogue != nullptr) {
-    SetVector(*op->epilogue, operation);
-    if (operation->instructions.empty()) Invalid("An epilogue has no instructions.");
+  if constexpr (kHasEpilogue<Op>) {
+    if (op->epilogue != nullptr) {
+      SetVector(*op->epilogue, operation);
+      if (operation->instructions.empty()) Invalid("An epilogue has no instructions.");
+    }
+    op->epilogue = nullptr;
   }
-  op->epilogue = nullptr;
 }
 
 template <typename Op>
@@ -209,39 +205,33 @@ npu_status Finish(npu_builder* builder, const uint8_t** bytes, size_t* size) {
   });
 }
 
-constexpr npu_build_api kBuildApi = {
-    sizeof(npu_build_api),
-    NPU_DRIVER_API_VERSION,
-    kDriverName,
-    kDriverRelease,
-    kOptions,
-    kOptionCount,
-    Create,
-    Destroy,
-    LastError,
-    AddSymbol,
-    AddInput,
-    AddConstant,
-    AddTensor,
-    AddView,
-    SetLabel,
-    AddOperation<npu_matmul>,
-    AddOperation<npu_convolution>,
-    AddOperation<npu_pool>,
-    AddOperation<npu_elementwise>,
-    AddOperation<npu_reduce>,
-    AddOperation<npu_copy>,
-    AddOperation<npu_gather>,
-    AddOperation<npu_scan>,
-    AddOperation<npu_order>,
-    MarkOutput,
-    Finish,
-    nullptr,
-    nullptr,
-    AddOperation<npu_lookup>,
-    true,
-    true,
-};
+constexpr npu_build_api MakeBuildApi() {
+  npu_build_api api = {};
+  api.size = sizeof(npu_build_api);
+  api.version = NPU_DRIVER_API_VERSION;
+  api.name = kDriverName;
+  api.release = kDriverRelease;
+  api.options = kOptions;
+  api.option_count = kOptionCount;
+  api.create = Create;
+  api.destroy = Destroy;
+  api.error = LastError;
+  api.add_symbol = AddSymbol;
+  api.add_input = AddInput;
+  api.add_constant = AddConstant;
+  api.add_tensor = AddTensor;
+  api.add_view = AddView;
+  api.set_label = SetLabel;
+#define NPU_ADD(name, reads) api.add_##name = AddOperation<npu_##name>;
+  NPU_OPERATIONS(NPU_ADD, )
+#undef NPU_ADD
+  api.mark_output = MarkOutput;
+  api.finish = Finish;
+  api.integers = api.integer_weights = true;
+  return api;
+}
+
+constexpr npu_build_api kBuildApi = MakeBuildApi();
 
 }  // namespace
 }  // namespace npu::emulator

@@ -260,19 +260,12 @@ class Emitter {
     command->op = op;
   }
 
-  void SetOperation(npu_scan op, const std::vector<npu_tensor>& tiles, Command* command) {
-    op.data = Role(0, tiles);
-    command->op = op;
-  }
-
-  void SetOperation(npu_order op, const std::vector<npu_tensor>& tiles, Command* command) {
-    op.data = Role(0, tiles);
-    command->op = op;
-  }
-
-  void SetOperation(npu_lookup op, const std::vector<npu_tensor>& tiles, Command* command) {
-    op.data = Role(0, tiles);
-    op.table = Role(1, tiles);
+  /*! \brief A plain operation. */
+  template <typename Op>
+  void SetOperation(Op op, const std::vector<npu_tensor>& tiles, Command* command) {
+    static_assert(kIsPlain<Op>, "an operation has no tiles");
+    size_t role = 0;
+    ForEachOperand(op, [&](npu_tensor& tensor) { tensor = Role(role++, tiles); });
     command->op = op;
   }
 

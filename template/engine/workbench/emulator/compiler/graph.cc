@@ -30,12 +30,6 @@ std::vector<int32_t> SymbolsOf(const Desc& desc) {
 
 }  // namespace
 
-const char* NameOf(const Operation& operation) {
-  static const char* const names[] = {"matmul", "convolution", "pool", "elementwise", "reduce",
-                                      "copy",   "gather",      "scan", "order",       "lookup"};
-  return names[operation.op.index()];
-}
-
 std::string Graph::Where() const { return Join(operation_, " (command ", operations_.size(), ")"); }
 
 std::string Graph::Describe(npu_tensor tensor) const {
