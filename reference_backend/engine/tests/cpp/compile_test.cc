@@ -29,6 +29,7 @@ using emulator::Graph;
 using emulator::Machine;
 using emulator::Memory;
 using emulator::Operation;
+using emulator::PlainArgs;
 using emulator::Program;
 using emulator::RunCounters;
 using emulator::Tensor;
@@ -332,32 +333,15 @@ struct Caller {
     args.elementwise = op.elementwise != 0;
     run(args);
   }
-  void operator()(const npu_scan& op) {
-    emulator::ScanArgs args;
-    args.data = view(op.data);
-    args.out = view(op.out);
-    args.kind = op.kind;
-    args.axis = op.axis;
-    args.exclusive = op.exclusive != 0;
-    run(args);
-  }
-  void operator()(const npu_order& op) {
-    emulator::OrderArgs args;
-    args.data = view(op.data);
-    args.out = view(op.out);
-    args.axis = op.axis;
-    args.descending = op.descending != 0;
-    run(args);
-  }
-  void operator()(const npu_lookup& op) {
-    emulator::LookupArgs args;
-    args.data = view(op.data);
-    args.table = view(op.table);
-    args.out = view(op.out);
+  template <typename Op>
+  std::enable_if_t<emulator::kIsPlain<Op>> operator()(const Op& op) {
+    emulator::PlainArgs<Op> args = {op, {}, view(op.out)};
+    TensorView* read = args.reads;
+    emulator::ForEachOperand(op, [&](npu_tensor tensor) { *read++ = view(tensor); });
     run(args);
   }
   template <typename Op>
-  void operator()(const Op& op) {
+  std::enable_if_t<!emulator::kIsPlain<Op>> operator()(const Op& op) {
     emulator::CopyArgs args;
     args.out = view(op.out);
     if (op.data >= 0) args.data = view(op.data);
@@ -423,9 +407,17 @@ class Expected {
   void operator()(const emulator::ReduceArgs& args) const { emulator::oracle::Reduce(args); }
   void operator()(const emulator::CopyArgs& args) const { emulator::oracle::Copy(args); }
   void operator()(const emulator::GatherArgs& args) const { emulator::oracle::Gather(args); }
-  void operator()(const emulator::ScanArgs& args) const { emulator::oracle::Scan(args); }
-  void operator()(const emulator::OrderArgs& args) const { emulator::oracle::Order(args); }
-  void operator()(const emulator::LookupArgs& args) const { emulator::oracle::Lookup(args); }
+  void operator()(const PlainArgs<npu_scan>& args) const {
+    const npu_scan& op = args.op;
+    emulator::oracle::Scan({args.reads[0], args.out, op.kind, op.axis, op.exclusive != 0});
+  }
+  void operator()(const PlainArgs<npu_order>& args) const {
+    const npu_order& op = args.op;
+    emulator::oracle::Order({args.reads[0], args.out, op.axis, op.descending != 0});
+  }
+  void operator()(const PlainArgs<npu_lookup>& args) const {
+    emulator::oracle::Lookup({args.reads[0], args.reads[1], args.out});
+  }
 
  private:
   const Graph& graph_;
@@ -496,14 +488,9 @@ class Execution {
   void operator()(const emulator::GatherArgs& args) const {
     Gather(args, Context(emulator::GatherScratch(args, 1)));
   }
-  void operator()(const emulator::ScanArgs& args) const {
-    Scan(args, Context(emulator::ScanScratch(args, 1)));
-  }
-  void operator()(const emulator::OrderArgs& args) const {
-    Order(args, Context(emulator::OrderScratch(args, 1)));
-  }
-  void operator()(const emulator::LookupArgs& args) const {
-    Lookup(args, Context(emulator::LookupScratch(args, 1)));
+  template <typename Op>
+  void operator()(const PlainArgs<Op>& args) const {
+    Execute(args, Context(Scratch(args, 1)));
   }
 
  private:

@@ -558,8 +558,10 @@ struct PokeOperation {
     if (OneIn(2)) return Poke(OneIn(2) ? &op.axis : &op.descending);
     *(OneIn(2) ? &op.data : &op.out) = AnyTensor();
   }
-  void operator()(npu_lookup& op) const {
-    npu_tensor* const all[] = {&op.data, &op.table, &op.out};
+  template <typename Op>
+  void operator()(Op& op) const {
+    std::vector<npu_tensor*> all = {&op.out};
+    emulator::ForEachOperand(op, [&all](npu_tensor& tensor) { all.push_back(&tensor); });
     *AnyOf(all) = AnyTensor();
   }
 

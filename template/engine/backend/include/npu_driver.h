@@ -543,10 +543,10 @@ typedef struct npu_lookup {
  *
  * - their tensors arrive with the dimensions in that order. What belongs to spatial dimensions
  *   (strides, pads) stays in the order depth, height, width;
- * - element-wise operations, lookups, reductions, copies, scans, orders, and gathers of elements or
- *   along an axis take the order of what they read: their axes, offsets and permutations are those
- *   of the tensors as they arrive. Matmuls and other gathers have the header's order, and so has
- *   what would cut a block;
+ * - element-wise and plain operations (NPU_PLAIN_OPERATIONS), reductions, copies, and gathers of
+ *   elements or along an axis take the order of what they read: axes, offsets and permutations are
+ *   those of the tensors as they arrive. Matmuls and other gathers have the header's order, and so
+ *   has what would cut a block;
  * - where the result of an operation with an epilogue, or of an element-wise one, has another order
  *   than the header's, all tensors that the program reads have as many dimensions as the result, in
  *   the same order: a bias [C, 1, 1] of channels last is [1, 1, 1, C];

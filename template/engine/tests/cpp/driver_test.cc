@@ -250,16 +250,10 @@ class Net {
     op->size = sizeof(Op);
     return op;
   }
-  void Add(npu_matmul op) { Ok(build.add_matmul(builder_, Sized(&op))); }
-  void Add(npu_convolution op) { Ok(build.add_convolution(builder_, Sized(&op))); }
-  void Add(npu_pool op) { Ok(build.add_pool(builder_, Sized(&op))); }
-  void Add(npu_elementwise op) { Ok(build.add_elementwise(builder_, Sized(&op))); }
-  void Add(npu_reduce op) { Ok(build.add_reduce(builder_, Sized(&op))); }
-  void Add(npu_copy op) { Ok(build.add_copy(builder_, Sized(&op))); }
-  void Add(npu_gather op) { Ok(build.add_gather(builder_, Sized(&op))); }
-  void Add(npu_scan op) { Ok(build.add_scan(builder_, Sized(&op))); }
-  void Add(npu_order op) { Ok(build.add_order(builder_, Sized(&op))); }
-  void Add(npu_lookup op) { Ok(build.add_lookup(builder_, Sized(&op))); }
+#define NPU_ADD(name, reads) \
+  void Add(npu_##name op) { Ok(build.add_##name(builder_, Sized(&op))); }
+  NPU_OPERATIONS(NPU_ADD, )
+#undef NPU_ADD
   void Output(npu_tensor tensor) { Ok(build.mark_output(builder_, tensor)); }
   Bytes Finish() {
     const uint8_t* bytes = nullptr;

@@ -140,7 +140,17 @@ enum class Kind : int32_t {
   /*! \brief Input: data of 8 or 16 bits. The result is (data - zero point) * scale in float32. */
   kDequantize = 12,
 };
-constexpr int32_t kKindCount = 13;
+
+/*! \brief Of each kind: its name in messages and listings, and the inputs that it always has. */
+struct KindInfo {
+  const char* name;
+  int32_t inputs;
+};
+inline constexpr KindInfo kKinds[] = {
+    {"matmul", 2}, {"convolution", 2}, {"pool", 1},      {"reduction", 1}, {"copy", 1},
+    {"gather", 2}, {"scan", 1},        {"order", 1},     {"step", 0},      {"reshape", 1},
+    {"lookup", 2}, {"quantize", 1},    {"dequantize", 1}};
+constexpr int32_t kKindCount = sizeof(kKinds) / sizeof(kKinds[0]);
 
 /*! \brief Whether quantized tensors may have this type. */
 inline bool IsNarrow(npu_dtype dtype) {
@@ -197,9 +207,6 @@ inline Node MakeNode(Kind kind) {
 
 /*! \brief The name of a node in messages and listings. */
 inline std::string NameOf(const Node& node) {
-  constexpr const char* kKinds[] = {"matmul", "convolution", "pool",      "reduction", "copy",
-                                    "gather", "scan",        "order",     "step",      "reshape",
-                                    "lookup", "quantize",    "dequantize"};
   constexpr const char* kSteps[] = {
       "other",    "add",        "bias",       "residual",     "subtract",  "multiply",   "scale",
       "divide",   "maximum",    "minimum",    "floor_divide", "remainder", "less",       "equal",
@@ -208,7 +215,7 @@ inline std::string NameOf(const Node& node) {
       "truncate", "round_even", "round_away", "relu",         "clip",      "leaky_relu", "prelu",
       "gelu",     "gelu_tanh",  "silu",       "softplus",     "selu",      "ceil",       "rsqrt",
       "square",   "negate",     "sign",       "cast",         "rescale"};
-  if (node.kind != Kind::kStep) return kKinds[static_cast<int32_t>(node.kind)];
+  if (node.kind != Kind::kStep) return kKinds[static_cast<int32_t>(node.kind)].name;
   const size_t step = static_cast<size_t>(node.step);
   if (step < sizeof(kSteps) / sizeof(kSteps[0])) return kSteps[step];
   return "step " + std::to_string(step);
@@ -488,11 +495,10 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
   auto is_written = [&](int64_t value) {
     return is_known(value) && written[static_cast<size_t>(value)];
   };
-  constexpr int32_t kInputs[kKindCount] = {2, 2, 1, 1, 1, 2, 1, 1, 0, 1, 2, 1, 1};
   for (const Node& node : program.nodes) {
     require(node.kind >= Kind::kMatmul && static_cast<int32_t>(node.kind) < kKindCount);
     for (int32_t i = 0; i < NPU_MAX_OPERANDS; ++i) {
-      const bool may_lack = i >= kInputs[static_cast<int32_t>(node.kind)];
+      const bool may_lack = i >= kKinds[static_cast<int32_t>(node.kind)].inputs;
       require((may_lack && node.inputs[i] == -1) || is_written(node.inputs[i]));
     }
     require(is_known(node.out) && !is_written(node.out) && IsSane(node, program));
