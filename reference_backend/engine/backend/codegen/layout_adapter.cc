@@ -5,20 +5,6 @@
 
 namespace npu {
 
-void DriverBuilder::Check(npu_status status, const std::string& who) const {
-  if (status == NPU_OK) return;
-  const char* reason = api.error == nullptr ? nullptr : api.error(handle);
-  // Running out of memory for a model is not a driver failure either.
-  bool refused = status == NPU_DECLINED || status == NPU_OUT_OF_MEMORY;
-  throw Refusal(who + (refused ? ": " : ": the driver failed: ") +
-                (reason == nullptr ? "no reason given" : reason));
-}
-
-void DriverBuilder::Require(bool has, const char* function, const std::string& who) const {
-  if (has) return;
-  throw Refusal(who + ": the driver " + api.name + " has no " + function);
-}
-
 // ---- Tensors ----
 
 LayoutAdapter::Value& LayoutAdapter::At(npu_tensor tensor) {
@@ -30,20 +16,15 @@ npu_tensor LayoutAdapter::Append(Value value) {
   return static_cast<npu_tensor>(values_.size() - 1);
 }
 
-void LayoutAdapter::SetLabel(const std::string& label) {
-  label_ = label;
-  if (driver_.api.set_label != nullptr) {
-    Check(driver_.api.set_label(driver_.handle, label.c_str()));
-  }
-}
-
-npu_tensor LayoutAdapter::AddInput(const npu_tensor_desc& desc, int64_t argument) {
+npu_tensor LayoutAdapter::AddInput(const npu_tensor_desc& desc, int64_t argument,
+                                   const std::string&) {
   Value value(Kind::kInput, desc);
   value.argument = argument;
   return Append(std::move(value));
 }
 
-npu_tensor LayoutAdapter::AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes) {
+npu_tensor LayoutAdapter::AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes,
+                                      const std::string&) {
   Value value(Kind::kConstant, desc);
   value.data = data;
   value.bytes = bytes;
@@ -61,7 +42,7 @@ npu_tensor LayoutAdapter::AddView(npu_tensor data, const npu_tensor_desc& desc) 
   const bool shows = source.kind == Kind::kView || source.kind == Kind::kBlocked;
   if (shows && IsSame(At(source.source).dims(), view.dims())) return source.source;
   view.source = data;
-  if (source.kind == Kind::kConstant) return AddConstant(desc, source.data, source.bytes);
+  if (source.kind == Kind::kConstant) return AddConstant(desc, source.data, source.bytes, label_);
   const bool runtime_can = PortSizes(source.desc).has_value() && PortSizes(desc).has_value();
   if (source.kind == Kind::kInput && runtime_can) {
     view.kind = Kind::kInput;
@@ -363,6 +344,7 @@ void LayoutAdapter::EmitPending(npu_tensor tensor, const std::optional<Layout>& 
 // ---- The border ----
 
 void LayoutAdapter::MarkOutput(npu_tensor tensor) {
+  SetLabel("an output of the region");
   const auto argument = static_cast<int64_t>(ports_.outputs.size());
   // The elements of a view are permuted like those of the tensor it shows.
   npu_tensor shown = tensor;
@@ -381,7 +363,7 @@ void LayoutAdapter::MarkOutput(npu_tensor tensor) {
   ports_.outputs.push_back(std::move(port));
 }
 
-void LayoutAdapter::AddUnreadInputs() {
+std::optional<Ports> LayoutAdapter::Finish() {
   for (size_t i = 0; i < values_.size(); ++i) {
     const Value& value = values_[i];
     if (value.kind != Kind::kInput || value.is_reshaped) continue;
@@ -390,6 +372,7 @@ void LayoutAdapter::AddUnreadInputs() {
                     [&](const Port& port) { return port.argument == value.argument; });
     if (!is_read) Read(static_cast<npu_tensor>(i));
   }
+  return std::move(ports_);
 }
 
 }  // namespace npu

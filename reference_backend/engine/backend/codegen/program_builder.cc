@@ -146,9 +146,7 @@ ProgramBuilder::ProgramBuilder(const Graph& graph, const LoweringOptions& option
   npu_status status = api_.create(pairs.data(), pairs.size(), &builder);
   result_.builder = {builder, {&api_}};
   Check(status, "the driver's options");
-  if (api_.layout != nullptr) {
-    layouts_.emplace(DriverBuilder{api_, builder}, &result_.constants);
-  }
+  sink_ = MakeSink(DriverBuilder{api_, builder}, &result_.constants);
   index_ = IndexRegistry();
 }
 
@@ -160,19 +158,8 @@ LoweredProgram ProgramBuilder::Run(LoweringGoal goal) {
     auto unit = unit_ending_at_.find(i);
     if (unit != unit_ending_at_.end()) LowerUnit(units_[unit->second]);
   }
-  if (layouts_.has_value()) layouts_->SetLabel("an output of the region");
-  for (const EntryRef& head : graph_.heads) {
-    const Tensor output = Get(head);
-    if (layouts_.has_value()) {
-      layouts_->MarkOutput(output.id);
-    } else {
-      Check(api_.mark_output(builder(), output.id), "an output of the region");
-    }
-  }
-  if (layouts_.has_value()) {
-    layouts_->AddUnreadInputs();
-    result_.ports = layouts_->ports();
-  }
+  for (const EntryRef& head : graph_.heads) sink_->MarkOutput(Get(head).id);
+  result_.ports = sink_->Finish();
   if (goal != LoweringGoal::kOps) {
     const uint8_t* bytes = nullptr;
     size_t size = 0;
@@ -244,11 +231,7 @@ Tensor ProgramBuilder::NewTensor(const npu_tensor_desc& desc, const std::string&
   Tensor tensor;
   tensor.desc = desc;
   RequireType(desc, who);
-  if (layouts_.has_value()) {
-    tensor.id = layouts_->AddTensor(desc);
-  } else {
-    Check(api_.add_tensor(builder(), &desc, &tensor.id), who);
-  }
+  tensor.id = sink_->AddTensor(desc);
   Keep(tensor);
   return tensor;
 }
@@ -269,17 +252,13 @@ Tensor ProgramBuilder::NewView(const Tensor& tensor, const npu_tensor_desc& desc
   Tensor view;
   view.desc = desc;
   Require(api_.add_view != nullptr, "add_view", who);
-  if (layouts_.has_value()) {
-    view.id = layouts_->AddView(tensor.id, desc);
-  } else {
-    Check(api_.add_view(builder(), tensor.id, &desc, &view.id), who);
-  }
+  view.id = sink_->AddView(tensor.id, desc);
   Keep(view);
   return view;
 }
 
 npu_tensor ProgramBuilder::AtDriver(npu_tensor tensor, std::optional<npu_tensor> like) {
-  return layouts_.has_value() ? layouts_->AtDriver(tensor, like) : tensor;
+  return sink_->AtDriver(tensor, like);
 }
 
 const IntegerWeights* ProgramBuilder::WeightsOf(size_t matmul) const {
@@ -308,11 +287,7 @@ void ProgramBuilder::AddConstant(Tensor* tensor, const void* data, size_t bytes,
                                  const std::string& who) {
   Require(api_.add_constant != nullptr, "add_constant", who);
   RequireType(tensor->desc, who);
-  if (layouts_.has_value()) {
-    tensor->id = layouts_->AddConstant(tensor->desc, data, bytes);
-  } else {
-    Check(api_.add_constant(builder(), &tensor->desc, data, bytes, &tensor->id), who);
-  }
+  tensor->id = sink_->AddConstant(tensor->desc, data, bytes, who);
   Keep(*tensor);
 }
 
@@ -352,11 +327,7 @@ void ProgramBuilder::AddSymbolsAndInputs() {
     Tensor tensor;
     tensor.desc = MakeDesc(node.outputs[0], "the argument " + node.name);
     RequireType(tensor.desc, "the argument " + node.name);
-    if (layouts_.has_value()) {
-      tensor.id = layouts_->AddInput(tensor.desc, static_cast<int64_t>(i));
-    } else {
-      Check(api_.add_input(builder(), &tensor.desc, &tensor.id), "the argument " + node.name);
-    }
+    tensor.id = sink_->AddInput(tensor.desc, static_cast<int64_t>(i), "the argument " + node.name);
     Keep(tensor);
     Set(EntryRef{argument, 0}, tensor);
   }
@@ -640,11 +611,7 @@ void ProgramBuilder::AddOperands(const std::vector<EntryRef>& inputs,
 
 void ProgramBuilder::LowerUnit(const Unit& unit) {
   Lowering lowering(this, &unit);
-  if (layouts_.has_value()) {
-    layouts_->SetLabel(lowering.Name());
-  } else if (api_.set_label != nullptr) {
-    Check(api_.set_label(builder(), lowering.Name().c_str()), lowering.Name());
-  }
+  sink_->SetLabel(lowering.Name());
   if (unit.weights.has_value()) AddWeights(unit, lowering.Name());
   if (unit.lowering->elementwise != nullptr) {
     lowering.LowerAsElementwise();

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,9 +18,9 @@
 #include <vector>
 
 #include "graph.h"
-#include "layout_adapter.h"
 #include "lowering.h"
 #include "npu_driver.h"
+#include "sink.h"
 #include "weights.h"
 
 namespace npu {
@@ -111,8 +112,7 @@ class ProgramBuilder {
                     "numbers by integers (integer_weights)");
     }
     op.size = sizeof(op);
-    if (layouts_.has_value()) return layouts_->Add(op);
-    Check((api_.*function)(builder(), &op), who);
+    sink_->Add(op);
   }
 
   /*! \brief The driver's own number of a tensor; see Lowering::AtDriver. */
@@ -202,8 +202,7 @@ class ProgramBuilder {
   const LoweringOptions& options_;
   const npu_build_api& api_;
   LoweredProgram result_;
-  /*! \brief Set if the driver declares layouts. */
-  std::optional<LayoutAdapter> layouts_;
+  std::unique_ptr<Sink> sink_;
   std::unordered_map<std::string, std::vector<const OpLowering*>> index_;
   std::unordered_map<uint64_t, Tensor> tensors_;
   std::unordered_map<npu_tensor, npu_tensor_desc> descs_;

@@ -19,67 +19,43 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "driver_api.h"
 #include "layout.h"
-#include "lowering.h"
 #include "permute.h"
+#include "sink.h"
 
 namespace npu {
 
-/*! \brief A builder of the driver. */
-struct DriverBuilder {
-  const npu_build_api& api;
-  npu_builder* handle = nullptr;
-
-  /*! \brief Throws a Refusal with the driver's reason unless the status is NPU_OK. */
-  void Check(npu_status status, const std::string& who) const;
-  /*! \brief Throws a Refusal that names an absent function. */
-  void Require(bool has, const char* function, const std::string& who) const;
-};
-
 /*! \brief Stands between lowerings and a driver that declares layouts. It has its own numbers of
- *  tensors; errors are Refusals. */
-class LayoutAdapter {
+ *  tensors. */
+class LayoutAdapter : public Sink {
  public:
   /*! \brief Permuted constants are kept in `constants`, which outlives the builder. */
   LayoutAdapter(const DriverBuilder& driver, std::deque<std::vector<uint64_t>>* constants)
-      : driver_(driver), constants_(constants) {}
+      : Sink(driver), constants_(constants) {}
 
-  /*! \brief Names the following operations, for errors and for the driver. */
-  void SetLabel(const std::string& label);
-  /*! \brief Adds the region's input number `argument`; the driver gets it where it is first
-   *  read. */
-  npu_tensor AddInput(const npu_tensor_desc& desc, int64_t argument);
-  npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes);
-  npu_tensor AddTensor(const npu_tensor_desc& desc);
-  npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc);
-  void Add(const npu_matmul& op);
-  void Add(const npu_convolution& op);
-  void Add(const npu_pool& op);
-  void Add(const npu_elementwise& op);
-  void Add(const npu_reduce& op);
-  void Add(const npu_copy& op);
-  void Add(const npu_gather& op);
-#define NPU_ADD(name, reads) void Add(const npu_##name& op);
-  NPU_PLAIN_OPERATIONS(NPU_ADD, )
+  /*! \brief The driver gets the input where it is first read. */
+  npu_tensor AddInput(const npu_tensor_desc& desc, int64_t argument, const std::string&) final;
+  npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes,
+                         const std::string&) final;
+  npu_tensor AddTensor(const npu_tensor_desc& desc) final;
+  npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc) final;
+#define NPU_ADD(name, reads) void Add(const npu_##name& op) final;
+  NPU_OPERATIONS(NPU_ADD, )
 #undef NPU_ADD
-  /*! \brief Makes a tensor the next output, in the layout that it has. */
-  void MarkOutput(npu_tensor tensor);
+  /*! \brief The output is in the layout that the tensor has. */
+  void MarkOutput(npu_tensor tensor) final;
   /*! \brief Gives the driver the inputs that nothing reads: they may determine the value of a
    *  symbol. */
-  void AddUnreadInputs();
-  const Ports& ports() const { return ports_; }
-
+  std::optional<Ports> Finish() final;
   /*! \brief The driver's tensor in the header's order, or in the layout of `like`; for writing, if
    *  nothing has written it yet. */
-  npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor> like);
+  npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor> like) final;
 
  private:
   enum class Kind {
@@ -143,7 +119,6 @@ class LayoutAdapter {
 
   Value& At(npu_tensor tensor);
   npu_tensor Append(Value value);
-  void Check(npu_status status) const { driver_.Check(status, label_); }
 
   /*! \brief The layouts of an operation's tensors. */
   struct Layouts {
@@ -202,9 +177,7 @@ class LayoutAdapter {
   /*! \brief A program with the driver's tensors; NULL if there is no program. */
   const npu_vector_program* Place(Program* program, const Layout& layout);
 
-  const DriverBuilder driver_;
   std::deque<std::vector<uint64_t>>* constants_;
-  std::string label_;
   std::deque<Value> values_;
   std::unordered_map<npu_tensor, npu_tensor> aligned_;
   std::map<std::pair<npu_tensor, Blocks>, npu_tensor> in_blocks_;

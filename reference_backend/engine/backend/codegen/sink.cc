@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sink.h"
+
+#include "layout_adapter.h"
+
+namespace npu {
+
+void DriverBuilder::Check(npu_status status, const std::string& who) const {
+  if (status == NPU_OK) return;
+  const char* reason = api.error == nullptr ? nullptr : api.error(handle);
+  // Running out of memory for a model is not a driver failure either.
+  bool refused = status == NPU_DECLINED || status == NPU_OUT_OF_MEMORY;
+  throw Refusal(who + (refused ? ": " : ": the driver failed: ") +
+                (reason == nullptr ? "no reason given" : reason));
+}
+
+void DriverBuilder::Require(bool has, const char* function, const std::string& who) const {
+  if (has) return;
+  throw Refusal(who + ": the driver " + api.name + " has no " + function);
+}
+
+void Sink::SetLabel(const std::string& label) {
+  label_ = label;
+  if (driver_.api.set_label != nullptr) {
+    Check(driver_.api.set_label(driver_.handle, label.c_str()));
+  }
+}
+
+namespace {
+
+/*! \brief Hands everything to the driver as it is. */
+class DirectSink : public Sink {
+ public:
+  using Sink::Sink;
+
+  npu_tensor AddInput(const npu_tensor_desc& desc, int64_t, const std::string& who) final {
+    npu_tensor added = -1;
+    driver_.Check(driver_.api.add_input(driver_.handle, &desc, &added), who);
+    return added;
+  }
+  npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes,
+                         const std::string& who) final {
+    npu_tensor added = -1;
+    driver_.Check(driver_.api.add_constant(driver_.handle, &desc, data, bytes, &added), who);
+    return added;
+  }
+  npu_tensor AddTensor(const npu_tensor_desc& desc) final {
+    npu_tensor added = -1;
+    Check(driver_.api.add_tensor(driver_.handle, &desc, &added));
+    return added;
+  }
+  npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc) final {
+    npu_tensor added = -1;
+    Check(driver_.api.add_view(driver_.handle, data, &desc, &added));
+    return added;
+  }
+#define NPU_ADD(name, reads) \
+  void Add(const npu_##name& op) final { Check(driver_.api.add_##name(driver_.handle, &op)); }
+  NPU_OPERATIONS(NPU_ADD, )
+#undef NPU_ADD
+  void MarkOutput(npu_tensor tensor) final {
+    driver_.Check(driver_.api.mark_output(driver_.handle, tensor), "an output of the region");
+  }
+  std::optional<Ports> Finish() final { return std::nullopt; }
+  npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor>) final { return tensor; }
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> MakeSink(const DriverBuilder& driver,
+                               std::deque<std::vector<uint64_t>>* constants) {
+  if (driver.api.layout == nullptr) return std::make_unique<DirectSink>(driver);
+  return std::make_unique<LayoutAdapter>(driver, constants);
+}
+
+}  // namespace npu

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+/*!
+ * \file sink.h
+ * \brief Where tensors and operations of lowerings go: to the driver, or first to the
+ * LayoutAdapter.
+ */
+#ifndef CODEGEN_SINK_H_
+#define CODEGEN_SINK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver_api.h"
+#include "lowering.h"
+
+namespace npu {
+
+/*! \brief A builder of the driver. */
+struct DriverBuilder {
+  const npu_build_api& api;
+  npu_builder* handle = nullptr;
+
+  /*! \brief Throws a Refusal with the driver's reason unless the status is NPU_OK. */
+  void Check(npu_status status, const std::string& who) const;
+  /*! \brief Throws a Refusal that names an absent function. */
+  void Require(bool has, const char* function, const std::string& who) const;
+};
+
+/*! \brief Takes tensors in the header's order of dimensions, and the operations on them. Errors are
+ *  Refusals that name the label, or `who`. */
+class Sink {
+ public:
+  explicit Sink(const DriverBuilder& driver) : driver_(driver) {}
+  virtual ~Sink() = default;
+
+  /*! \brief Names the following operations, for errors and for the driver. */
+  void SetLabel(const std::string& label);
+  /*! \brief Adds the region's input number `argument`. */
+  virtual npu_tensor AddInput(const npu_tensor_desc& desc, int64_t argument,
+                              const std::string& who) = 0;
+  virtual npu_tensor AddConstant(const npu_tensor_desc& desc, const void* data, size_t bytes,
+                                 const std::string& who) = 0;
+  virtual npu_tensor AddTensor(const npu_tensor_desc& desc) = 0;
+  virtual npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc) = 0;
+#define NPU_ADD(name, reads) virtual void Add(const npu_##name& op) = 0;
+  NPU_OPERATIONS(NPU_ADD, )
+#undef NPU_ADD
+  /*! \brief Makes a tensor the next output of the region. */
+  virtual void MarkOutput(npu_tensor tensor) = 0;
+  /*! \brief Ends the graph. The ports are set if the driver declares layouts. */
+  virtual std::optional<Ports> Finish() = 0;
+  /*! \brief The driver's own number of a tensor; see Lowering::AtDriver. */
+  virtual npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor> like) = 0;
+
+ protected:
+  void Check(npu_status status) const { driver_.Check(status, label_); }
+
+  const DriverBuilder driver_;
+  std::string label_;
+};
+
+/*! \brief The sink for a driver. Constants that it makes are kept in `constants`, which outlives
+ * the builder. */
+std::unique_ptr<Sink> MakeSink(const DriverBuilder& driver,
+                               std::deque<std::vector<uint64_t>>* constants);
+
+}  // namespace npu
+
+#endif  // CODEGEN_SINK_H_
