@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two functions behind the public ones: partition a model, and compile it."""
+"""Partitions and compiles models, behind the two functions in the backend's own `partition.py`.
+
+Users read the docstrings there.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,7 @@ def partition_for(
     options: Source = None,
     **settings: object,
 ) -> tvm.IRModule:
-    """Move what the NPU can run into regions, and leave the rest to the host.
-
-    `params`: weights to bind, by the name of the parameter; or what `relax.frontend.detach_params`
-    returns. Weights that are not bound stay arguments of the model.
-    `options`: `Options`, a mapping, or the path of a .toml or .json file. Hand the same to
-    `RunCodegen`, under the backend's name: `Options.load(options).to_dict()`.
-
-    A module with a function per region; `offload_report` shows where each op runs.
-    """
+    """Partition a model; the backend's function of that name says more."""
     _require_module(mod)
     loaded = Options.load(options).merged(**settings)
     disabled, before, after = (vendor("passes", name, ()) for name in _PASSES)
@@ -56,7 +51,7 @@ def compile_for(
     options: Source = None,
     **settings: object,
 ) -> relax.VMExecutable:
-    """Partition a model, and compile both parts of it."""
+    """Compile a model; the backend's function of that name says more."""
     _require_module(mod)
     loaded = Options.load(options).merged(**settings)
     return compile_partitioned(partition_for(mod, params, options=loaded), loaded, target)
