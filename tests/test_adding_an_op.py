@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from npu_scaffold.catalog import CASES, LOWERINGS, catalog_problems, load_catalog
+from npu_scaffold.render import write_derived
 from pages import code_block
 from support import ROOT, Workshop, copy_template, render, run
 
@@ -33,6 +34,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lowering = code_block(PAGE, "cpp").partition("namespace {\n")[2]
     assert lowering.endswith(END)
     lowerings.write_text(lowerings.read_text().removesuffix(END) + lowering)
+    write_derived(copy)
     return copy
 
 

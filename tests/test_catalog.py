@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jinja2 import UndefinedError
 
 import support
 from npu_scaffold.catalog import (
@@ -22,6 +23,7 @@ from npu_scaffold.catalog import (
     load_catalog,
     load_entries,
 )
+from npu_scaffold.render import write_derived
 from support import ROOT
 
 Entry = dict[str, Any]
@@ -377,9 +379,11 @@ def test_an_op_takes_two_edits(template: Path, tmp_path: Path) -> None:
         'REGISTER_ELEMENTWISE("relax.sinh", Sinh);\n'
     )
     assert catalog_problems(grown) == []
-    tree = support.render(
-        grown, tmp_path / "out", backend_name="grown", op_preset="custom", ops=["sinh"]
-    )
+    answers = {"backend_name": "grown", "op_preset": "custom", "ops": ["sinh"]}
+    with pytest.raises(UndefinedError, match="'sinh', which is new: run 'npu-scaffold reference"):
+        support.render(grown, tmp_path / "out", **answers)
+    write_derived(grown)
+    tree = support.render(grown, tmp_path / "out", **answers)
     assert (tree / "engine/backend/lowerings/hyperbolic.cc").is_file()
     assert "relax.sinh" in (tree / "python/tvm_grown/patterns.py").read_text()
     assert '"sinh": Limits(' in (tree / "vendor/capabilities.py").read_text()

@@ -18,6 +18,7 @@ import yaml
 import support
 from npu_scaffold.cli import main
 from npu_scaffold.render import MANIFEST
+from npu_scaffold.snippets import SNIPPETS, snippets
 from npu_scaffold.versions import read_releases
 from pages import code_block
 from support import ROOT, edit
@@ -82,6 +83,7 @@ def _come_later(clone: Path) -> None:
     if "id" in entry:
         entry["id"] = 10_000
     catalog.write_text(f"{catalog.read_text()}\n{yaml.safe_dump({'later': entry})}")
+    (clone / SNIPPETS).write_text(snippets(clone))
     edit(
         template / "engine/backend/lowerings/activation.cc",
         'REGISTER_ELEMENTWISE("relax.sigmoid", ',

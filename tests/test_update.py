@@ -14,6 +14,7 @@ import pytest
 
 import support
 from npu_scaffold.catalog import load_catalog
+from npu_scaffold.render import write_derived
 
 ANSWERS: dict[str, Any] = {
     "backend_name": "acme_npu",
@@ -128,7 +129,10 @@ def _second_release(origin: Path) -> None:
     entry.update(summary="hyperbolic sine", numpy="np.sinh(x)")
     del entry["family"]
     support.write_family(template / "_catalog/hyperbolic.yml", {"sinh": entry})
-    (engine / "backend/lowerings/hyperbolic.cc").write_text("// New in release 2.\n")
+    (engine / "backend/lowerings/hyperbolic.cc").write_text(
+        'REGISTER_ELEMENTWISE("relax.sinh", Sinh);\n'
+    )
+    write_derived(origin)
     _release(origin, "v2.0.0")
 
 

@@ -91,15 +91,15 @@ def load_entries(template: Path) -> dict[str, Entry]:
         Op name to entry, in the order of ids, not yet checked.
     """
     found: dict[str, Entry] = {}
-    for path in sorted((template / CATALOG).glob("*.yml")):
-        for op, entry in _load_yaml(template, path).items():
+    for family, document in load_families(template).items():
+        for op, entry in document.items():
             if str(op).startswith("."):
                 continue
             if op in found:
                 raise ScaffoldError(
-                    f"{CATALOG / path.name}: '{op}' is in {found[op]['family']} too."
+                    f"{CATALOG / family}.yml: '{op}' is in {found[op]['family']} too."
                 )
-            found[op] = {**entry, "family": path.stem} if isinstance(entry, dict) else entry
+            found[op] = {**entry, "family": family} if isinstance(entry, dict) else entry
     if not found:
         raise ScaffoldError(f"{CATALOG} has no op.")
 
@@ -108,6 +108,23 @@ def load_entries(template: Path) -> dict[str, Entry]:
         return given if isinstance(given, int) else len(found) + 1
 
     return dict(sorted(found.items(), key=number))
+
+
+def load_families(template: Path) -> dict[str, dict[str, Any]]:
+    """Load the files of the catalogue, by family; a key that begins with a dot is no op.
+
+    Parameters
+    ----------
+    template
+        The directory that holds ``copier.yml``.
+
+    Returns
+    -------
+    dict
+        Family to the mapping of its file.
+    """
+    paths = sorted((template / CATALOG).glob("*.yml"))
+    return {path.stem: _load_yaml(template, path) for path in paths}
 
 
 def _load_yaml(template: Path, path: Path) -> dict[str, Any]:

@@ -15,8 +15,9 @@ import copier
 import yaml
 from copier.errors import CopierError
 
-from .catalog import RELAX_OPS, load_catalog, load_entries, relax_ops
+from .catalog import RELAX_OPS, catalog_problems, load_catalog, load_entries, relax_ops
 from .errors import ScaffoldError, did_you_mean
+from .snippets import SNIPPETS, snippets
 from .template import find_template, read_questions, require_version
 
 REFERENCE = Path("reference_backend")
@@ -247,8 +248,22 @@ def _manifest(paths: Iterable[str]) -> str:
     return "".join(f"{path}\n" for path in sorted(paths) if not path.startswith("engine/"))
 
 
-def _relax_ops(template: Path) -> str:
-    return relax_ops(load_catalog(template))
+def write_derived(template: Path) -> None:
+    """Write the files of the template that are made of the catalogue.
+
+    Parameters
+    ----------
+    template
+        The directory that holds ``copier.yml``.
+    """
+    for path, text in _derived(template).items():
+        (template / path).write_text(text, encoding="utf-8")
+
+
+def _derived(template: Path) -> dict[Path, str]:
+    if problems := catalog_problems(template):
+        raise ScaffoldError("\n".join(problems))
+    return {RELAX_OPS: relax_ops(load_catalog(template)), SNIPPETS: snippets(template)}
 
 
 def reference_differences(template: Path) -> list[str]:
@@ -286,9 +301,10 @@ def reference_differences(template: Path) -> list[str]:
                 min(fresh[name].count(b"\n"), committed[name].count(b"\n")) + 1,
             )
             sentences.append(f"{REFERENCE / name} differs from line {line} on.")
-    generated = template / RELAX_OPS
-    if not generated.is_file() or generated.read_text(encoding="utf-8") != _relax_ops(template):
-        sentences.append(f"{RELAX_OPS} differs from the catalogue.")
+    for path, text in _derived(template).items():
+        derived = template / path
+        if not derived.is_file() or derived.read_text(encoding="utf-8") != text:
+            sentences.append(f"{path} differs from the catalogue.")
     manifest = template / MANIFEST
     if not manifest.is_file() or manifest.read_text(encoding="utf-8") != _manifest(fresh):
         sentences.append(f"{MANIFEST} does not list the files of {REFERENCE}.")
@@ -296,14 +312,16 @@ def reference_differences(template: Path) -> list[str]:
 
 
 def write_reference(template: Path) -> None:
-    """Re-render the reference backend in place; keep its ignored files. Also what lists all ops.
+    """Re-render the reference backend in place, and what is made of the catalogue.
+
+    Files that Git ignores stay.
 
     Parameters
     ----------
     template
         The directory that holds ``copier.yml``.
     """
-    (template / RELAX_OPS).write_text(_relax_ops(template), encoding="utf-8")
+    write_derived(template)
     with tempfile.TemporaryDirectory() as scratch:
         fresh = Path(scratch, "fresh")
         render_reference(template, fresh)
