@@ -83,9 +83,8 @@ def _template(root: Path, change: Callable[[Entry], object] | None = None) -> Pa
         'REGISTER_ELEMENTWISE("relax.nn.relu", Relu);\n'
     )
     (lowerings / "shared.h").touch()
-    (root / PARSERS).mkdir(parents=True)
-    for name in ("chain_grammar.py", "formulas.py", "relax_ops.json"):
-        shutil.copyfile(ROOT / PARSERS / name, root / PARSERS / name)
+    for folder in (PARSERS, PARSERS.parent / "shared"):
+        shutil.copytree(ROOT / folder, root / folder)
     return root
 
 

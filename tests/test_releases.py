@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 import support
+from npu_scaffold.catalog import load_catalog, load_families
 from npu_scaffold.cli import main
 from npu_scaffold.render import MANIFEST
 from npu_scaffold.snippets import SNIPPETS, snippets
@@ -83,7 +84,7 @@ def _come_later(clone: Path) -> None:
     if "id" in entry:
         entry["id"] = 10_000
     catalog.write_text(f"{catalog.read_text()}\n{yaml.safe_dump({'later': entry})}")
-    (clone / SNIPPETS).write_text(snippets(clone))
+    (clone / SNIPPETS).write_text(snippets(load_catalog(clone), load_families(clone)))
     edit(
         template / "engine/backend/lowerings/activation.cc",
         'REGISTER_ELEMENTWISE("relax.sigmoid", ',

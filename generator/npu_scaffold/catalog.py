@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -14,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from .entries import ELEMENTS, Entry, entry_problems, names_in
+from .entries import ELEMENTS, Entry, Known, entry_problems, names_in
 from .errors import ScaffoldError
+from .snippets import evaluate
 from .template import CATALOG
 
 LOWERINGS = Path("template/engine/backend/lowerings")
@@ -179,14 +181,12 @@ def _resolved(own: dict[str, Any], cases: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _engine_module(template: Path, name: str) -> ModuleType:
-    """Load one of the engine's parsers, which import nothing else of the engine."""
-    path = template / PARSERS / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"npu_scaffold_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # Its dataclasses look up the module by name.
-    spec.loader.exec_module(module)
-    return module
+    """Import one of those of the engine's modules about the table that do not import TVM."""
+    root = f"_engine_{hash(template)}"
+    package = ModuleType(root)
+    package.__path__ = [str(template / "template/engine")]
+    sys.modules[root] = package
+    return importlib.import_module(f"{root}.backend.table.{name}")
 
 
 def relax_ops(catalog: Mapping[str, Entry]) -> str:
@@ -219,18 +219,18 @@ def catalog_problems(template: Path) -> list[str]:
     except ScaffoldError as error:
         return [str(error)]
     problems = []
+    known = _known(template, catalog)
     lowered = {
         entry["relax"] for entry in catalog.values() if isinstance(entry, dict) and "relax" in entry
     }
     for op, entry in catalog.items():
-        family = entry["family"] if isinstance(entry, dict) else "*"
-        where = CATALOG / f"{family}.yml"
-        problems += [f"{where}: {op}: {problem}" for problem in entry_problems(op, entry, catalog)]
+        found = list(entry_problems(op, entry, known))
+        family = "*"
         if isinstance(entry, dict):
-            problems += [f"{where}: {op}: {text}" for text in _formula_problems(template, entry)]
-            problems += [
-                f"{where}: {op}: {text}" for text in _chain_problems(template, entry, lowered)
-            ]
+            family = entry["family"]
+            found += _chain_problems(template, entry, lowered)
+        found = found or list(_judged(template, op, entry))
+        problems += [f"{CATALOG / family}.yml: {op}: {problem}" for problem in found]
     problems += _ids(catalog)
     problems += _files(template, catalog)
     return problems
@@ -251,23 +251,27 @@ def _ids(catalog: dict[str, Entry]) -> Iterator[str]:
         known[number] = op
 
 
-def _formula_problems(template: Path, entry: Entry) -> Iterator[str]:
-    """Check formulas with the engine's own parser."""
-    formulas = {"operations": entry["operations"]} if "operations" in entry else {}
-    tolerance = entry.get("tolerance")
-    given = tolerance.get("accumulated") if isinstance(tolerance, dict) else None
-    count = given.get("count") if isinstance(given, dict) else given
-    if count is not None:
-        formulas["tolerance: accumulated: count"] = count
-    known = {"out", *names_in(entry, "inputs"), *names_in(entry, "attributes")}
-    for key, formula in formulas.items():
-        try:
-            unknown = _engine_module(template, "formulas").names_in(formula) - known
-        except ValueError as error:
-            yield f"{key}: {error}."
-            continue
-        for name in sorted(unknown):
-            yield f"{key}: '{name}' is neither an input nor an attribute, nor out."
+def _known(template: Path, catalog: Mapping[str, Entry]) -> Known:
+    capability = _engine_module(template, "capability")
+    tolerances = (capability.Elementwise, capability.Accumulated, capability.Buckets)
+    return Known(
+        ops=catalog.keys(),
+        dtypes=_engine_module(template, "chip").DTYPES,
+        engines=capability.ENGINES,
+        inside=capability.INSIDE,
+        tolerances={
+            kind.__name__.lower(): {bound.name: bound.default is MISSING for bound in fields(kind)}
+            for kind in tolerances
+        },
+    )
+
+
+def _judged(template: Path, op: str, entry: Entry) -> Iterator[str]:
+    """Let the engine judge an entry of the right form."""
+    try:
+        evaluate(op, entry, vars(_engine_module(template, "capability")))
+    except (SyntaxError, TypeError, ValueError) as error:
+        yield f"{str(error).removeprefix(f'{op}: ')}."
 
 
 def _chain_problems(template: Path, entry: Entry, lowered: set[str]) -> Iterator[str]:

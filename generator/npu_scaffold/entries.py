@@ -1,29 +1,62 @@
-"""The schema of an op's entry in the catalogue; each violation is a sentence."""
+"""The form of an op's entry in the catalogue; each violation is a sentence.
+
+What a well-formed entry says, the engine judges: see `catalog_problems`.
+"""
 
 from __future__ import annotations
 
 import ast
 import builtins
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .errors import did_you_mean
 
-ENGINES = ("matrix", "vector", "pool", "memory")
 ELEMENTS = ("pointwise", "moved", "joined", "chosen")
 PRESETS = ("cnn", "transformer")
-DTYPES = (
-    *("float32", "float16", "float64", "bool"),
-    *("int8", "uint8", "int16", "int32", "int64"),
-)
-RELATIONS = ("equal", "not_equal", "at_least", "at_most", "one_of")
+RELATIONS = {
+    "equal": "Equal",
+    "not_equal": "NotEqual",
+    "at_least": "AtLeast",
+    "at_most": "AtMost",
+    "one_of": "Among",
+}
+"""The relations of rules: how each is called here, and in the engine."""
 
 Entry = dict[str, Any]
-Check = Callable[[Any, str, Entry, Collection[str]], Iterator[str]]
 
 
-def entry_problems(op: object, entry: object, catalog: dict[str, Entry]) -> Iterator[str]:
+@dataclass(frozen=True)
+class Known:
+    """The names that entries may have: those of ops, and those of the engine.
+
+    Parameters
+    ----------
+    ops
+        The ops of the catalogue.
+    dtypes
+        The element types.
+    engines
+        What runs an op.
+    inside
+        What an op computes with between dequantize and quantize.
+    tolerances
+        Kind of a tolerance -> its bounds -> is it required.
+    """
+
+    ops: Collection[str]
+    dtypes: Collection[str]
+    engines: Collection[str]
+    inside: Collection[str]
+    tolerances: Mapping[str, Mapping[str, bool]]
+
+
+Check = Callable[[Any, str, Entry, Known], Iterator[str]]
+
+
+def entry_problems(op: object, entry: object, known: Known) -> Iterator[str]:
     """Check one entry.
 
     Parameters
@@ -32,8 +65,8 @@ def entry_problems(op: object, entry: object, catalog: dict[str, Entry]) -> Iter
         Its name.
     entry
         What the file has under it.
-    catalog
-        All entries.
+    known
+        The names that it may have.
 
     Yields
     ------
@@ -50,7 +83,7 @@ def entry_problems(op: object, entry: object, catalog: dict[str, Entry]) -> Iter
         yield "the key 'relax' is missing."
     for key, (_, check) in _ENTRY.items():
         if key in entry and check is not None:
-            yield from check(entry[key], key, entry, catalog)
+            yield from check(entry[key], key, entry, known)
 
 
 def _keys(
@@ -79,7 +112,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _text(pattern: str, description: str) -> Check:
-    def check(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    def check(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             yield f"{key}: {value!r} is not {description}."
 
@@ -87,7 +120,7 @@ def _text(pattern: str, description: str) -> Check:
 
 
 def _one_of(choices: Collection[str]) -> Check:
-    def check(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    def check(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
         if value not in choices:
             yield (
                 f"{key}: {value!r} is not one of {', '.join(choices)}"
@@ -97,15 +130,23 @@ def _one_of(choices: Collection[str]) -> Check:
     return check
 
 
+def _engine(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
+    yield from _one_of(known.engines)(value, key, entry, known)
+
+
 def _list_of(choices: Collection[str]) -> Check:
-    def check(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+    def check(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
         if not isinstance(value, list):
             yield f"{key}: {value!r} is not a list of {', '.join(choices)}."
             return
         for item in value:
-            yield from _one_of(choices)(item, key, entry, catalog)
+            yield from _one_of(choices)(item, key, entry, known)
 
     return check
+
+
+def _dtypes(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
+    yield from _list_of(known.dtypes)(value, key, entry, known)
 
 
 def names_in(entry: Entry, key: str) -> list[str]:
@@ -116,7 +157,7 @@ def names_in(entry: Entry, key: str) -> list[str]:
     return list(value) if isinstance(value, dict) else []
 
 
-def _inputs(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _inputs(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if not isinstance(value, list) or not value or not all(isinstance(i, dict) for i in value):
         yield f"{key}: it must be a list of mappings, one for each tensor argument."
         return
@@ -132,7 +173,7 @@ def _inputs(value: object, key: str, entry: Entry, catalog: Collection[str]) -> 
         if ("dtypes" in item) == ("like" in item):
             yield f"{where}: it must have either 'dtypes' or 'like'."
         if "dtypes" in item:
-            yield from _list_of(DTYPES)(item["dtypes"], f"{where}: dtypes", entry, catalog)
+            yield from _dtypes(item["dtypes"], f"{where}: dtypes", entry, known)
         if "like" in item and item["like"] not in seen:
             yield f"{where}: like: {item['like']!r} is not an input before it."
         ranks = item.get("ranks", [])
@@ -144,7 +185,7 @@ def _inputs(value: object, key: str, entry: Entry, catalog: Collection[str]) -> 
         seen.append(str(name))
 
 
-def _attributes(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _attributes(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{key}: it must be a mapping of names to what is supported."
         return
@@ -170,22 +211,7 @@ def _attributes(value: object, key: str, entry: Entry, catalog: Collection[str])
             yield f"{where}: min {low} is above max {high}, so no value is supported."
 
 
-def _operand(operand: object, where: str, entry: Entry) -> Iterator[str]:
-    if not isinstance(operand, str) or "." not in operand:
-        return
-    head, _, rest = operand.partition(".")
-    inputs, attributes = names_in(entry, "inputs"), names_in(entry, "attributes")
-    if head == "attr":
-        name = re.sub(r"\[-?\d+\]$", "", rest)
-        if name not in attributes:
-            yield f"{where}: '{operand}' names no attribute{did_you_mean(name, attributes)}."
-    elif head not in inputs:
-        yield f"{where}: '{operand}' names no input{did_you_mean(head, inputs)}."
-    elif not re.fullmatch(r"shape\[-?\d+\]|rank|dtype", rest):
-        yield f"{where}: '{operand}': an input has only shape[i], rank and dtype."
-
-
-def _rules(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _rules(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if not isinstance(value, list):
         yield f"{key}: it must be a list of rules, for example {{equal: [attr.a, attr.b]}}."
         return
@@ -198,18 +224,16 @@ def _rules(value: object, key: str, entry: Entry, catalog: Collection[str]) -> I
             continue
         yield from _keys(rule, (*RELATIONS, "for"), where)
         if "for" in rule:
-            yield from _list_of(DTYPES)(rule["for"], f"{where}: for", entry, catalog)
+            yield from _dtypes(rule["for"], f"{where}: for", entry, known)
         relation, operands = found[0], rule[found[0]]
         if not isinstance(operands, list) or len(operands) != 2:
             yield f"{where}: {relation}: it must compare two operands."
             continue
         if relation == "one_of" and not isinstance(operands[1], list):
             yield f"{where}: one_of: the second operand must be a list."
-        for operand in operands:
-            yield from _operand(operand, f"{where}: {relation}", entry)
 
 
-def _fuses(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _fuses(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{key}: it must be a mapping of scale, bias and residual."
         return
@@ -217,87 +241,83 @@ def _fuses(value: object, key: str, entry: Entry, catalog: Collection[str]) -> I
     if "bias" in value and not _is_integer(value["bias"]):
         yield f"{key}: bias: {value['bias']!r} is not the axis of a dimension."
     for flag in ("scale", "residual"):
-        yield from _flag(value.get(flag, False), f"{key}: {flag}", entry, catalog)
+        yield from _flag(value.get(flag, False), f"{key}: {flag}", entry, known)
 
 
-def _quantized(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _quantized(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{key}: it must be a mapping, perhaps with channel or inside."
         return
     yield from _keys(value, ("channel", "dtypes", "inside"), key)
     if "dtypes" in value:
-        yield from _list_of(DTYPES)(value["dtypes"], f"{key}: dtypes", entry, catalog)
-    if value.get("inside", "reals") not in _INSIDE:
-        yield f"{key}: inside: {value['inside']!r} is none of {', '.join(_INSIDE)}."
+        yield from _dtypes(value["dtypes"], f"{key}: dtypes", entry, known)
+    if value.get("inside", "reals") not in known.inside:
+        yield f"{key}: inside: {value['inside']!r} is none of {', '.join(known.inside)}."
     if "channel" in value and not _is_integer(value["channel"]):
         yield f"{key}: channel: {value['channel']!r} is not the axis of a dimension."
 
 
-_INSIDE = ("integers", "elements", "reals")
-
-
-def _flag(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _flag(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if not isinstance(value, bool):
         yield f"{key}: {value!r} is neither true nor false."
 
 
-def _number(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _number(value: Any, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if not _is_integer(value) or value < 1:
         yield f"{key}: {value!r} is not the number of an op: one more than the highest so far."
 
 
-def _results(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _results(value: Any, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if not _is_integer(value) or value < 1:
         yield f"{key}: {value!r} is not a number of results."
 
 
-def _chains(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _chains(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if not isinstance(value, list) or not value:
         yield f"{key}: it must be a list of expressions."
 
 
-def _activation(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
-    yield from _flag(value, key, entry, catalog)
+def _activation(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
+    yield from _flag(value, key, entry, known)
     if len(names_in(entry, "inputs")) != 1:
         yield f"{key}: only an op of one tensor can be fused behind another one."
 
 
-def _indices(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
-    count = len(names_in(entry, "inputs"))
-    if not isinstance(value, list) or not all(_is_integer(i) and 0 <= i < count for i in value):
-        yield f"{key}: {value!r} is not a list of indices of inputs, which are 0 to {count - 1}."
+def _indices(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
+    if not isinstance(value, list):
+        yield f"{key}: {value!r} is not a list of indices of inputs."
 
 
-def _tolerance(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _tolerance(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if isinstance(value, str):
-        yield from _one_of(("exact", "elementwise"))(value, key, entry, catalog)
+        yield from _one_of(("exact", "elementwise"))(value, key, entry, known)
         return
     if not isinstance(value, dict) or len(value) != 1:
-        yield f"{key}: it must be 'exact', or one of {', '.join(_TOLERANCES)} with its bounds."
+        kinds = ", ".join(known.tolerances)
+        yield f"{key}: it must be 'exact', or one of {kinds} with its bounds."
         return
-    yield from _keys(value, tuple(_TOLERANCES), key)
+    yield from _keys(value, tuple(known.tolerances), key)
     ((kind, given),) = value.items()
-    if kind not in _TOLERANCES:
+    if kind not in known.tolerances:
         return
-        # A bare value is the first bound.
-    bounds = given if isinstance(given, dict) else {next(iter(_TOLERANCES[kind])): given}
-    yield from _keys(bounds, _TOLERANCES[kind], f"{key}: {kind}")
+    allowed = {name: (required, None) for name, required in known.tolerances[kind].items()}
+    # A bare value is the first bound.
+    bounds = given if isinstance(given, dict) else {next(iter(allowed)): given}
+    yield from _keys(bounds, allowed, f"{key}: {kind}")
     for name, bound in bounds.items():
         where = f"{key}: {kind}: {name}"
         if name == "count":
             continue  # A formula.
         if name == "accumulator":
-            known = ("float16", "float32", "float64", "output")
-            yield from _one_of(known)(bound, where, entry, catalog)
+            types = ("float16", "float32", "float64", "output")
+            yield from _one_of(types)(bound, where, entry, known)
         elif name == "shifted":
-            yield from _one_of([item["name"] for item in entry["inputs"]])(
-                bound, where, entry, catalog
-            )
+            yield from _one_of(names_in(entry, "inputs"))(bound, where, entry, known)
         elif not _is_number(bound) or bound < 0:
             yield f"{where}: {bound!r} is not a number from 0 on (write 1.0e-5)."
 
 
-def _expression(value: Any, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _expression(value: Any, key: str, entry: Entry, known: Known) -> Iterator[str]:
     try:
         tree = ast.parse(value, mode="eval")
     except (SyntaxError, TypeError) as error:
@@ -305,7 +325,7 @@ def _expression(value: Any, key: str, entry: Entry, catalog: Collection[str]) ->
         return
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    known = {
+    defined = {
         *("np", *names_in(entry, "inputs"), *names_in(entry, "attributes")),
         *(node.id for node in names if isinstance(node.ctx, ast.Store)),
         *(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)),
@@ -313,17 +333,17 @@ def _expression(value: Any, key: str, entry: Entry, catalog: Collection[str]) ->
     }
     for node in names:
         # A function may be a helper of the tests.
-        if id(node) not in called and node.id not in known:
+        if id(node) not in called and node.id not in defined:
             yield f"{key}: '{node.id}' is neither an input nor an attribute, nor np."
 
 
-def _tensor(value: object, where: str) -> Iterator[str]:
+def _tensor(value: object, where: str, known: Known) -> Iterator[str]:
     shape = value
     if isinstance(value, dict):
         yield from _keys(value, _TENSOR, where)
         shape = value.get("shape")
-        if "dtype" in value and value["dtype"] not in DTYPES:
-            yield f"{where}: dtype: {value['dtype']!r} is not one of {', '.join(DTYPES)}."
+        if "dtype" in value and value["dtype"] not in known.dtypes:
+            yield f"{where}: dtype: {value['dtype']!r} is not one of {', '.join(known.dtypes)}."
         for bound in ("low", "high"):
             if bound in value and not _is_number(value[bound]):
                 yield f"{where}: {bound}: {value[bound]!r} is not a number."
@@ -335,7 +355,7 @@ def _tensor(value: object, where: str) -> Iterator[str]:
         yield f"{where}: {shape!r} is not a shape of sizes and n, for example [n, 3, 8, 8]."
 
 
-def _cases(value: object, key: str, entry: Entry, catalog: Collection[str]) -> Iterator[str]:
+def _cases(value: object, key: str, entry: Entry, known: Known) -> Iterator[str]:
     if not isinstance(value, list) or not value or not all(isinstance(c, dict) for c in value):
         yield f"{key}: it must be a list of mappings, one for each test."
         return
@@ -367,7 +387,7 @@ def _cases(value: object, key: str, entry: Entry, catalog: Collection[str]) -> I
                 yield f"{where}: inputs: {name}: it must be a list of tensors."
             else:
                 for one in tensor if name in tuples else [tensor]:
-                    yield from _tensor(one, f"{where}: inputs: {name}")
+                    yield from _tensor(one, f"{where}: inputs: {name}", known)
         given = case.get("attributes", {})
         if not isinstance(given, dict):
             yield f"{where}: attributes: it must be a mapping of attributes to values."
@@ -382,14 +402,14 @@ def _cases(value: object, key: str, entry: Entry, catalog: Collection[str]) -> I
         if not isinstance(case.get("host", True), bool):
             yield f"{where}: host: {case['host']!r} is neither true nor false."
         if "dtypes" in case:
-            yield from _list_of(DTYPES)(case["dtypes"], f"{where}: dtypes", entry, catalog)
+            yield from _dtypes(case["dtypes"], f"{where}: dtypes", entry, known)
         if key == "refused" and not isinstance(case.get("reason", ""), str):
             yield f"{where}: reason: {case['reason']!r} is not a text."
         if not isinstance(case.get("torch", ""), str):
             yield f"{where}: torch: {case['torch']!r} is not an expression."
         if "onnx" in case and not (isinstance(case["onnx"], dict) and "op" in case["onnx"]):
             yield f"{where}: onnx: it must be a mapping with the op of a node and its attributes."
-        if "without" in case and case["without"] not in catalog:
+        if "without" in case and case["without"] not in known.ops:
             yield f"{where}: without: {case['without']!r} is not an op of the catalogue."
 
 
@@ -399,7 +419,7 @@ _ENTRY: dict[str, tuple[bool, Check | None]] = {
     "family": (False, None),
     "relax": (False, _text(r"relax(\.\w+)+", "a Relax op, for example relax.nn.conv2d")),
     "summary": (True, _text(r"[^\n{}]{1,80}", "one line of at most 80 characters without braces")),
-    "engine": (True, _one_of(ENGINES)),
+    "engine": (True, _engine),
     "elements": (False, _list_of(ELEMENTS)),
     "presets": (True, _list_of(PRESETS)),
     "inputs": (True, _inputs),
@@ -407,7 +427,7 @@ _ENTRY: dict[str, tuple[bool, Check | None]] = {
     "rules": (False, _rules),
     "operations": (False, None),
     "results": (False, _results),
-    "output_dtypes": (False, _list_of(DTYPES)),
+    "output_dtypes": (False, _dtypes),
     "chains": (False, _chains),
     "activation": (False, _activation),
     "fuses": (False, _fuses),
@@ -429,17 +449,6 @@ _INPUT = {
     "weight": (False, None),
 }
 _CONSTRAINTS = ("min", "max", "not", "one_of")
-# Kind: its bounds, as in capability.py.
-_TOLERANCES: dict[str, Any] = {
-    "elementwise": {"ulps": (False, None), "rtol": (False, None), "atol": (False, None)},
-    "accumulated": {
-        "count": (True, None),
-        "factor": (False, None),
-        "accumulator": (False, None),
-        "shifted": (False, None),
-    },
-    "buckets": {"steps": (True, None)},
-}
 _TENSOR = ("shape", "dtype", "low", "high", "values", "constant")
 _BASIC = {"name": (True, None), "inputs": (True, None), "attributes": (False, None)}
 _CASE = {**_BASIC, "dtypes": (False, None), "host": (False, None), "note": (False, None)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .catalog import load_catalog
-from .entries import ENGINES, Entry
+from .entries import Entry
 from .errors import ScaffoldError
 
 PAGE = Path("docs/ops.md")
@@ -105,10 +105,10 @@ def page(template: Path) -> str:
     path = template / SUMMARY
     summary = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"suites": {}}
     parts = [_HEAD, *_totals(summary)]
-    for engine in ENGINES:
+    for engine, title in _ENGINES.items():
         entries = {op: entry for op, entry in catalog.items() if entry["engine"] == engine}
         if entries:
-            parts += [f"## {_ENGINES[engine]}\n", _overview(entries, summary)]
+            parts += [f"## {title}\n", _overview(entries, summary)]
     for suite, found in summary["suites"].items():
         if suite != "ops" and found["ops"]:
             parts += [f"## Suite `{suite}`\n", _suite(found)]

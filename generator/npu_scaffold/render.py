@@ -15,7 +15,14 @@ import copier
 import yaml
 from copier.errors import CopierError
 
-from .catalog import RELAX_OPS, catalog_problems, load_catalog, load_entries, relax_ops
+from .catalog import (
+    RELAX_OPS,
+    catalog_problems,
+    load_catalog,
+    load_entries,
+    load_families,
+    relax_ops,
+)
 from .errors import ScaffoldError, did_you_mean
 from .snippets import SNIPPETS, snippets
 from .template import find_template, read_questions, require_version
@@ -263,7 +270,9 @@ def write_derived(template: Path) -> None:
 def _derived(template: Path) -> dict[Path, str]:
     if problems := catalog_problems(template):
         raise ScaffoldError("\n".join(problems))
-    return {RELAX_OPS: relax_ops(load_catalog(template)), SNIPPETS: snippets(template)}
+    catalog = load_catalog(template)
+    lines = snippets(catalog, load_families(template))
+    return {RELAX_OPS: relax_ops(catalog), SNIPPETS: lines}
 
 
 def reference_differences(template: Path) -> list[str]:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .catalog import load_catalog, load_families
-from .entries import Entry
+from .entries import RELATIONS, Entry
 
 SNIPPETS = Path("template/_macros/ops.jinja")
 
@@ -29,29 +28,22 @@ _DTYPES = {
 }
 """Names of common sets of element types."""
 
-_RULES = {
-    "equal": "Equal",
-    "not_equal": "NotEqual",
-    "at_least": "AtLeast",
-    "at_most": "AtMost",
-    "one_of": "Among",
-}
 
-
-def snippets(template: Path) -> str:
+def snippets(catalog: Mapping[str, Entry], documents: Mapping[str, Entry]) -> str:
     """Write the lines of all ops as a file of Jinja, whose strings they are.
 
     Parameters
     ----------
-    template
-        The directory that holds ``copier.yml``, with a catalogue without violations.
+    catalog
+        The ops, without violations.
+    documents
+        The files of the catalogue by family, as they are.
 
     Returns
     -------
     str
         The text of `SNIPPETS`.
     """
-    catalog, documents = load_catalog(template), load_families(template)
     parts: dict[str, dict[str, Any]] = {
         "dtypes": {name: f"{name} = {literal(given.split())}" for given, name in _DTYPES.items()},
         "headings": {},
@@ -87,16 +79,37 @@ def snippets(template: Path) -> str:
     )
 
 
+def evaluate(op: str, entry: Entry, names: Mapping[str, object]) -> object:
+    """Make the engine's `Op` of an entry, so that the engine judges it.
+
+    Parameters
+    ----------
+    op, entry
+        A name, and an entry of the right form.
+    names
+        Those of the engine's module `capability`.
+
+    Returns
+    -------
+    object
+        The `Op`.
+    """
+    sets = {name: tuple(given.split()) for given, name in _DTYPES.items()}
+    fields, _ = _fields(entry, {}, {})
+    return eval(_flat(("Op(", [*_names(op, entry), *fields], ")")), {**names, **sets})
+
+
+def _names(op: str, entry: Entry) -> list[tuple[str, Node]]:
+    return [("", literal(text)) for text in (op, entry.get("relax")) if text]
+
+
 def _op(
     op: str, entry: Entry, pieces: Mapping[str, Entry], sets: Mapping[str, Entry]
 ) -> dict[str, object]:
     """Return the lines of an op, and the names that they use of what its family shares."""
     name, piece = _largest(pieces, entry)
-    names: list[tuple[str, Node]] = [
-        ("", literal(text)) for text in (op, entry.get("relax")) if text
-    ]
     fields, uses = _fields(entry, piece, sets)
-    node: Node = (f"{name or 'Op'}(", names + fields, ")")
+    node: Node = (f"{name or 'Op'}(", [*_names(op, entry), *fields], ")")
     return {
         "uses": [name, *uses] if name else uses,
         "entry": _lines(4, "", node, entry["summary"]),
@@ -251,7 +264,7 @@ def _constraint(given: Entry, *, named: bool = False) -> Node:
 def _rule(given: Entry) -> str:
     dtypes = f", {_dtypes(given['for'])}" if "for" in given else ""
     ((relation, (left, right)),) = ((key, value) for key, value in given.items() if key != "for")
-    return f"{_RULES[relation]}({literal(left)}, {literal(right)}{dtypes})"
+    return f"{RELATIONS[relation]}({literal(left)}, {literal(right)}{dtypes})"
 
 
 def _chains(given: Sequence[str | Sequence[str]]) -> Node:

@@ -332,17 +332,39 @@ def test_the_sdk_has_the_last_word():
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "words"),
     [
-        {"rules": (Equal("attr.nothing", 1),)},
-        {"rules": (Equal("y.rank", 1),)},
-        {"inputs": (Input("x", like="y"),)},
-        {"absorbs_transpose": (1,)},
+        ({"rules": (Equal("attr.nothing", 1),)}, "rules: 'attr.nothing' names no attribute"),
+        (
+            {"rules": (Equal("attr.axes[0]", 1),), "attributes": {"axis": Anything()}},
+            "rules: 'attr.axes[0]' names no attribute (did you mean 'axis'?)",
+        ),
+        ({"rules": (Equal(1, "y.rank"),)}, "rules: 'y.rank' names no input"),
+        (
+            {"rules": (Equal("date.rank", 1),), "inputs": (Input("data"),)},
+            "rules: 'date.rank' names no input (did you mean 'data'?)",
+        ),
+        (
+            {"rules": (Equal("x.size", 1),)},
+            "rules: 'x.size': an input has only shape[i], rank and dtype",
+        ),
+        ({"inputs": (Input("x", like="y"),)}, "'x' is like 'y', no input"),
+        (
+            {"absorbs_transpose": (1,), "operations": "y"},
+            "absorbs_transpose: 1 is none of the indices of inputs, which are 0 to 0; "
+            "operations: 'y' is neither an input nor an attribute, nor out",
+        ),
     ],
 )
-def test_an_entry_that_refers_to_nothing_is_an_error(fields):
-    with pytest.raises(ValueError, match="relu"):
+def test_an_entry_that_refers_to_nothing_is_an_error(fields, words):
+    with pytest.raises(ValueError) as error:
         Op("relu", "relax.nn.relu", **{"inputs": (Input("x"),), **fields})
+    assert str(error.value) == f"relu: {words}"
+
+
+def test_text_that_is_no_operand_is_a_literal():
+    rules = (Among("attr.mode", ("a.b", "c")), NotEqual("attr.mode", "1.5"), Equal("x.rank", "x"))
+    Op("relu", inputs=(Input("x"),), attributes={"mode": OneOf("c")}, rules=rules)
 
 
 def test_a_name_is_used_once():
@@ -673,7 +695,7 @@ def test_the_entry_that_takes_the_call_counts():
     ("formula", "words"),
     [
         ("size(out", "'size.out' is not an expression"),
-        ("size(y)", "operations has 'y', no input and no attribute"),
+        ("size(y)", "operations: 'y' is neither an input nor an attribute, nor out"),
         ("open('x')", "is not arithmetic of size, len, max, min"),
         ("out.__class__", "'out.__class__' is not arithmetic"),
         ("[x for x in out]", "is not arithmetic"),

@@ -2,13 +2,14 @@
 """The vocabulary of the op table: what the engine can compile.
 
 `patterns.py` of the backend has an `Op` for each offloaded op; `chip.py` has the vocabulary with
-which `vendor/capabilities.py` narrows them.
+which `vendor/capabilities.py` narrows them. The generator judges the catalogue with this module, so
+neither it nor what it uses imports TVM.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..shared.constraints import OneOf as OneOf
 from ..shared.constraints import Range as Range
 from ..shared.constraints import anything as anything
 from ..shared.constraints import only as only
+from ..shared.messages import did_you_mean
 from .formulas import names_in
 from .tolerances import EXACT
 from .tolerances import Accumulated as Accumulated
@@ -106,6 +108,12 @@ class Among(Rule):
 
 
 # ---- A table entry ------------------------------------------------------------------------------
+
+ENGINES = ("matrix", "vector", "pool", "memory")
+"""What runs an op."""
+
+INSIDE = ("integers", "elements", "reals")
+"""What an op computes with between dequantize and quantize."""
 
 
 @dataclass(frozen=True)
@@ -267,21 +275,22 @@ class Op:
 
     def __post_init__(self) -> None:
         """Refuse an invalid entry."""
+        if problems := "; ".join(self._problems()):
+            raise ValueError(f"{self.name}: {problems}")
+
+    def _problems(self) -> Iterator[str]:
         inputs = [item.name for item in self.inputs]
         for item in self.inputs:
             if item.like is not None and item.like not in inputs:
-                raise ValueError(f"{self.name}: '{item.name}' is like '{item.like}', no input")
+                yield f"'{item.name}' is like '{item.like}', no input"
         for rule in self.rules:
             for operand in (rule.left, rule.right):
-                known = reference(operand)
-                if known is None:
-                    continue
-                owner, what, _ = known
-                if (what not in self.attributes) if owner == "attr" else (owner not in inputs):
-                    raise ValueError(f"{self.name}: the rule on '{operand}' refers to nothing")
+                if isinstance(operand, str) and (match := _REFERENCE.match(operand)):
+                    yield from self._operand_problems(operand, *match.groups())
         for index in self.absorbs_transpose:
             if index not in range(len(inputs)):
-                raise ValueError(f"{self.name}: absorbs_transpose names input {index}, no input")
+                known = f"the indices of inputs, which are 0 to {len(inputs) - 1}"
+                yield f"absorbs_transpose: {index!r} is none of {known}"
         formulas = {"operations": self.operations}
         if isinstance(self.tolerance, Accumulated):
             formulas["tolerance"] = self.tolerance.count
@@ -289,13 +298,26 @@ class Op:
             try:
                 unknown = names_in(formula) - {*inputs, *self.attributes, "out"}
             except ValueError as error:
-                raise ValueError(f"{self.name}: {what}: {error}") from None
+                yield f"{what}: {error}"
+                continue
             for name in sorted(unknown):
-                raise ValueError(f"{self.name}: {what} has '{name}', no input and no attribute")
+                yield f"{what}: '{name}' is neither an input nor an attribute, nor out"
+
+    def _operand_problems(self, operand: str, owner: str, what: str) -> Iterator[str]:
+        inputs = [item.name for item in self.inputs]
+        if owner == "attr":
+            if what not in self.attributes:
+                hint = did_you_mean(what, self.attributes)
+                yield f"rules: '{operand}' names no attribute{hint}"
+        elif owner not in inputs:
+            yield f"rules: '{operand}' names no input{did_you_mean(owner, inputs)}"
+        elif reference(operand) is None:
+            yield f"rules: '{operand}': an input has only shape[i], rank and dtype"
 
 
 # ---- Operands of rules --------------------------------------------------------------------------
 
+_REFERENCE = re.compile(r"([A-Za-z_]\w*)\.(\w+)(?:\[-?\d+\])?\Z")
 _ATTRIBUTE = re.compile(r"(attr)\.(\w+)(?:\[(-?\d+)\])?\Z")
 _PROPERTY = re.compile(r"(\w+)\.(?:(shape)\[(-?\d+)\]|(rank|dtype))\Z")
 

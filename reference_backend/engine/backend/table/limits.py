@@ -6,12 +6,12 @@ An update of the engine never widens a vendor's limits, since everything here na
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from ..shared.constraints import Anything, Constraint, OneOf, Range, listed
+from ..shared.messages import did_you_mean
 from .capability import Fuses, Input, Op, Quantized, Rule
 from .chip import Chip, Limits, Takes
 
@@ -153,10 +153,8 @@ def _quantized(op: Op, chip: Chip, limit: tuple[str, ...]) -> Quantized | None:
 
 def _unknown(op: Op, what: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f" (did you mean '{near[0]}'?)" if near else ""
     has = f"it has {', '.join(names)}" if names else "it has none"
-    return f"{WHERE}: {op.name} has no {what} '{name}'{hint}; {has}."
+    return f"{WHERE}: {op.name} has no {what} '{name}'{did_you_mean(name, names)}; {has}."
 
 
 def _nothing(op: Op, what: str, limit: Iterable[object], own: Iterable[object]) -> str:

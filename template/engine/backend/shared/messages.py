@@ -4,12 +4,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 FIX_SIZES = (
     "fix the sizes of the model's inputs, with `--shape x=1,3,64,64` on the command line or with "
     "`shape_dict` in Python"
 )
 """What to do about a size that only the run knows, as the end of a sentence."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the closest known word, in parentheses after a space; "" if none is close."""
+    near = get_close_matches(word, list(known), 1)
+    return f" (did you mean '{near[0]}'?)" if near else ""
 
 
 def printable(text: str) -> str:
