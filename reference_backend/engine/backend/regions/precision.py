@@ -13,8 +13,8 @@ from ..ir.calls import Constant, resolve
 from ..ir.origins import folded_type, origin_of
 from ..passes.quantized import DEQUANTIZE, QUANTIZE, REARRANGES, moves_elements
 from ..table.capability import Op
-from ..table.element_types import runs_in, wider_inside
-from ..table.patterns import TO_REAL, WEIGHT_ONLY, computes_quantized, is_quantized
+from ..table.compositions import Composition, Kind
+from ..table.patterns import computes_quantized
 from ..table.reasons import Code, Reason, of_driver
 from ..table.table import Table
 from . import ir
@@ -74,19 +74,20 @@ class Precision:
         dtype = str(ty.dtype)
         if not self._has_integers:
             return {"runs_in": dtype}
-        reason = on_host if isinstance(on_host, Reason) else None
-        label = "" if isinstance(on_host, Reason) else on_host.label
-        integers = () if isinstance(on_host, Reason) else self._integers_of(on_host)
-        fields: Types = {"runs_in": runs_in(label, integers, dtype)}
+        fields: Types = {"runs_in": dtype}
+        if isinstance(on_host, Composite):
+            integers = self._integers_of(on_host)
+            fields["runs_in"] = on_host.composition.runs_in(integers, dtype)
         if self._op(index) in ("", DEQUANTIZE):
             return fields
         asked = self._asked(index)
         if not asked:
             return fields
-        if reason is not None:
-            reason = Reason(reason.code, "the host computes with real numbers, as the model says")
+        reason: Reason | None
+        if isinstance(on_host, Reason):
+            reason = Reason(on_host.code, "the host computes with real numbers, as the model says")
         else:
-            reason = self._why(index, label)
+            reason = self._why(index, on_host.composition)
         if reason is not None:
             fields["asked"] = " x ".join(asked)
             fields["wider_code"], fields["wider"] = reason.code.value, str(reason)
@@ -211,15 +212,16 @@ class Precision:
             for user in self._bindings.users.get(self._bindings[index].var, ()):
                 yield from self._quantizes(self._bindings.position[user], reach - 1)
 
-    def _why(self, index: int, label: str) -> Reason | None:
+    def _why(self, index: int, composition: Composition) -> Reason | None:
         """Return why an op on the NPU computes in a wider type than asked for, if it does."""
-        if is_quantized(label) and not label.endswith(TO_REAL):
-            return wider_inside(label)
+        kind = composition.kind
+        if kind in (Kind.INTEGERS, Kind.RESCALES):
+            return composition.wider_inside
         call = self._bindings[index].value
         is_data = is_product(self._op(index)) and self._dequantize_behind(call.args[0]) is not None
-        if label.startswith(WEIGHT_ONLY) and not is_data:
+        if kind is Kind.WEIGHT_ONLY and not is_data:
             return None
-        if label.endswith(TO_REAL):
+        if kind is Kind.TO_REAL:
             return self._refusal_at(list(self._quantizes(index)))
         ends = [*self._quantizes(index), index]
         refusal = self._refusal_at(ends)

@@ -18,7 +18,8 @@ from tvm import relax
 
 from ...backend.shared.aliases import Array
 from ...backend.table.capability import Fuses, Op
-from ...backend.table.patterns import TABLE, computes_quantized, is_quantized
+from ...backend.table.compositions import Kind
+from ...backend.table.patterns import TABLE, computes_quantized
 from . import numpy_reference, quantized
 from .cases import OPS
 from .files import limits
@@ -139,9 +140,10 @@ class IntegerGraph:
 
     def misnamed(self, regions: Sequence[Sequence[str]]) -> str:
         """Return which composite does not compute with integers, or nothing."""
-        integers = tuple(item.name for item in _known() if item.inside == "integers")
+        integers = {item.name for item in _known() if item.inside == "integers"}
         for label in (label for labels in regions for label in labels):
-            if not is_quantized(label) and label.startswith((*integers, "dequantize")):
+            found = TABLE.compositions[label]
+            if found.kind is Kind.REALS and found.op.name in {*integers, "dequantize"}:
                 return f"{label} computes with real numbers"
         return ""
 

@@ -25,8 +25,8 @@ from ..ir.origins import is_named, origin_of
 from ..libraries.asking import decline_reason
 from ..settings.options import Options
 from ..shared.backend import BACKEND
+from ..table.compositions import Composition
 from ..table.matches import escapes
-from ..table.patterns import is_quantized, label_of
 from ..table.reasons import Code, Reason
 from ..table.table import Table
 from . import ir
@@ -88,11 +88,16 @@ class Composite:
 
     members: list[int]
     """Their bindings, by index."""
-    label: str
+    composition: Composition
     results: list[relax.Var]
     function: relax.Function
     arguments: list[relax.Expr]
     """The arguments of the function."""
+
+    @property
+    def label(self) -> str:
+        """Its name, for people."""
+        return self.composition.label
 
 
 class CompositeFinder:
@@ -208,8 +213,8 @@ class CompositeFinder:
             reason = Reason(Code.TUPLE, "its results are used as a tuple")
             self.notes.setdefault(index, []).append(reason)
             return
-        label = label_of(entry.label, match.annotated_expr, self._target.table)
-        composite = self._make_composite(members, results, label, match.annotated_expr)
+        composition = self._target.table.composition_of(entry.label, match.annotated_expr)
+        composite = self._make_composite(members, results, composition, match.annotated_expr)
         declined = self._target.ask_driver(composite.function, self._bounds, False)
         if declined:
             self.declined[index] = declined
@@ -265,7 +270,7 @@ class CompositeFinder:
         self,
         members: list[int],
         last: list[int],
-        label: str,
+        composition: Composition,
         parts: Mapping[str, relax.Expr],
     ) -> Composite:
         results = [self._bindings[index].var for index in last]
@@ -275,7 +280,7 @@ class CompositeFinder:
             binding = self._bindings[member]
             value = binding.value
             if isinstance(value, relax.Call):
-                first = _first_bound(value, label, parts)
+                first = _first_bound(value, composition, parts)
                 value = with_arguments(
                     value,
                     [
@@ -286,17 +291,20 @@ class CompositeFinder:
             else:
                 value = relax.TupleGetItem(builder.use(value.tuple_value), value.index)
             builder.bind(binding.var, value)
+        label = self._target.table.name(composition)
         function = builder.finish(results, {"Composite": f"{BACKEND}.{label}"})
-        return Composite(members, label, results, function, builder.arguments)
+        return Composite(members, composition, results, function, builder.arguments)
 
 
-def _first_bound(call: relax.Call, label: str, parts: Mapping[str, relax.Expr]) -> int:
+def _first_bound(
+    call: relax.Call, composition: Composition, parts: Mapping[str, relax.Expr]
+) -> int:
     """Return from which argument on the constants of a call are part of the program.
 
     Scales, zero points and biases of integers are: the code of an integer op consists of them.
     The weights of integers are arguments where `bind_constants` is off, as those of real numbers.
     """
-    if not is_quantized(label):
+    if not composition.kind.is_quantized:
         return len(call.args)
     if call.op.name in ("relax.quantize", "relax.dequantize"):
         return 1

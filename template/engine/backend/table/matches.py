@@ -14,11 +14,9 @@ from tvm import relax
 from ..ir.calls import Constant, Size, Unknown, Values, resolve, tensor_type
 from .capability import Op
 from .chains import chains_of, find
+from .compositions import ROLES
 from .reasons import Code, Reason
 from .table import CHIP_LIMIT, Table
-
-ROLES = ("scale", "bias", "residual", "activation")
-"""What may follow an op in a composite, in this order."""
 
 
 def quantized_activations(table: Table) -> list[Op]:

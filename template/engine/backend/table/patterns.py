@@ -11,6 +11,7 @@ Labels are for people: the codegen reads the body of a composite.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import reduce
 from itertools import combinations
 from operator import or_
@@ -26,7 +27,8 @@ from .chain_grammar import count_steps
 from .chains import call_pattern, chains_of
 from .chains import pattern as pattern_of
 from .chip import ROUNDINGS
-from .matches import ROLES, quantized_activations, refusal_of, refusal_of_chain_in, refusal_of_edges
+from .compositions import Composition, Kind
+from .matches import quantized_activations, refusal_of, refusal_of_chain_in, refusal_of_edges
 from .table import Table
 
 TABLE = Table(
@@ -89,7 +91,7 @@ def _chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     for chain in chains:
         last = pattern_of(chain.node, inputs)
         rank = (_CHAIN, count_steps(chain.node))
-        yield rank, _pattern(table, op, op.name, last, {"chain": last}, op)
+        yield rank, _pattern(table, Composition(op), last, {"chain": last})
 
 
 def _composites(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
@@ -98,7 +100,6 @@ def _composites(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
         return
     for count in range(len(op.absorbs_transpose) + 1):
         for absorbed in combinations(op.absorbs_transpose, count):
-            label = _label(op, absorbed)
             arguments = [
                 call_pattern("relax.permute_dims", wildcard()) if index in absorbed else wildcard()
                 for index in range(len(op.inputs))
@@ -106,20 +107,20 @@ def _composites(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
             anchor = call_pattern(op.relax, *arguments)
             parts = {"anchor": anchor}
             parts |= {f"transpose{index}": arguments[index] for index in absorbed}
-            for rank, pattern in _around(op, table, label, anchor, parts):
+            composition = Composition(op, absorbed=absorbed)
+            for rank, pattern in _around(composition, table, anchor, parts):
                 yield (*rank, count), pattern
 
 
 def _around(
-    op: Op, table: Table, label: str, anchor: DFPattern, parts: Parts
+    alone: Composition, table: Table, anchor: DFPattern, parts: Parts
 ) -> Iterator[tuple[Rank, Pattern]]:
     """Generate the composites of an op with all that it fuses."""
-    yield (0,), _pattern(table, op, label, anchor, parts)
-    for rank, (end, pattern, known) in enumerate(_tails(op, table, anchor, parts), 1):
-        yield (rank,), _pattern(table, op, f"{label}_{end}", pattern, known)
-    for size, entry, pattern, known in _chain_tails(op, table, anchor, parts):
-        name = f"{label}_{entry.name}"
-        yield (_CHAIN + 1, size), _pattern(table, op, name, pattern, known, entry)
+    yield (0,), _pattern(table, alone, anchor, parts)
+    for rank, (roles, pattern, known) in enumerate(_tails(alone.op, table, anchor, parts), 1):
+        yield (rank,), _pattern(table, replace(alone, roles=roles), pattern, known)
+    for size, entry, pattern, known in _chain_tails(alone.op, table, anchor, parts):
+        yield (_CHAIN + 1, size), _pattern(table, replace(alone, last=entry), pattern, known)
 
 
 def _weight_only(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
@@ -132,7 +133,7 @@ def _weight_only(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     turned = call_pattern("relax.permute_dims", blocks | weight)
     anchor = call_pattern(op.relax, wildcard(), turned | blocks | weight)
     parts = {"anchor": anchor, "weight": weight, "transpose1": turned}
-    for rank, pattern in _around(op, table, f"{WEIGHT_ONLY}{op.name}", anchor, parts):
+    for rank, pattern in _around(Composition(op, Kind.WEIGHT_ONLY), table, anchor, parts):
         yield (_WEIGHT_ONLY, *rank), pattern
 
 
@@ -154,26 +155,24 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
             parts |= {f"dequantize{index}": arguments[index] for index in chosen}
             if requantize:
                 known = {**parts, "quantize": anchor}
-                yield (_QUANTIZED, count), _pattern(table, op, REQUANTIZE, anchor, known)
+                composite = _pattern(table, Composition(op, Kind.RESCALES), anchor, known)
+                yield (_QUANTIZED, count), composite
                 continue
-            tails = [("", anchor, parts), *_tails(op, table, anchor, parts, _dequantized())]
+            tails = [((), anchor, parts), *_tails(op, table, anchor, parts, _dequantized())]
             ends = dict.fromkeys(item.relax for item in quantized_activations(table))
             if ends and not matrix:
                 last = reduce(or_, (call_pattern(name, anchor) for name in ends))
-                tails.append(("activation", last, {**parts, "activation": last}))
-            for rank, (end, last, known) in enumerate(tails):
-                label = "_".join(filter(None, ("quantized", op.name, end)))
+                tails.append((("activation",), last, {**parts, "activation": last}))
+            for rank, (roles, last, known) in enumerate(tails):
+                composition = Composition(op, Kind.INTEGERS, roles=roles)
                 if matrix:
-                    to_real = _pattern(table, op, f"{label}{TO_REAL}", last, known)
+                    to_real = _pattern(table, replace(composition, kind=Kind.TO_REAL), last, known)
                     yield (_QUANTIZED, count, rank, 0), to_real
-                quantize = call_pattern("relax.quantize", last, wildcard(), wildcard())
-                known = {**known, "quantize": quantize}
-                yield (_QUANTIZED, count, rank, 1), _pattern(table, op, label, quantize, known)
+                composite = _pattern(table, composition, *_with_quantize(last, known))
+                yield (_QUANTIZED, count, rank, 1), composite
             for size, entry, last, known in _chain_tails(op, table, anchor, parts, _dequantized()):
-                label = f"quantized_{op.name}_{entry.name}"
-                quantize = call_pattern("relax.quantize", last, wildcard(), wildcard())
-                known = {**known, "quantize": quantize}
-                composite = _pattern(table, op, label, quantize, known, entry)
+                composition = Composition(op, Kind.INTEGERS, last=entry)
+                composite = _pattern(table, composition, *_with_quantize(last, known))
                 yield (_QUANTIZED, count, _CHAIN, size), composite
 
 
@@ -184,11 +183,16 @@ def _quantized_chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     for chain in chains_of(op):
         source = _Dequantized()
         last = pattern_of(chain.node, source)
-        quantize = call_pattern("relax.quantize", last, wildcard(), wildcard())
-        parts = {"chain": last, "quantize": quantize}
-        parts |= {f"dequantize{index}": item for index, item in enumerate(source.made)}
+        parts = {f"dequantize{index}": item for index, item in enumerate(source.made)}
+        quantize, parts = _with_quantize(last, {"chain": last, **parts})
         rank = (_QUANTIZED, _CHAIN, count_steps(chain.node))
-        yield rank, _pattern(table, op, f"quantized_{op.name}", quantize, parts, op)
+        yield rank, _pattern(table, Composition(op, Kind.INTEGERS), quantize, parts)
+
+
+def _with_quantize(last: DFPattern, parts: Parts) -> tuple[DFPattern, Parts]:
+    """Return a pattern with a quantize behind it."""
+    quantize = call_pattern("relax.quantize", last, wildcard(), wildcard())
+    return quantize, {**parts, "quantize": quantize}
 
 
 class _Dequantized(Mapping[str, DFPattern]):
@@ -214,23 +218,6 @@ def computes_quantized(table: Table) -> bool:
     return all(table.get(name) is not None for name in ("quantize", "dequantize"))
 
 
-TO_REAL = "_to_real"
-"""The end of the labels of composites that take integers and give real numbers."""
-
-
-REQUANTIZE = "requantize"
-"""The label of the composite that rescales integers to another scale."""
-
-
-WEIGHT_ONLY = "weight_only_"
-"""The beginning of the labels of composites of real numbers and weights that stay integers."""
-
-
-def is_quantized(label: str) -> bool:
-    """Whether the composite of this label begins with quantized tensors."""
-    return label == REQUANTIZE or label.startswith("quantized_")
-
-
 def _dequantized() -> DFPattern:
     return call_pattern("relax.dequantize", wildcard(), wildcard(), wildcard())
 
@@ -241,14 +228,14 @@ def _tails(
     pattern: DFPattern,
     parts: Parts,
     residual: DFPattern | None = None,
-) -> Iterator[tuple[str, DFPattern, Parts]]:
-    """Generate the patterns of an op with an epilogue, one for each last op."""
+) -> Iterator[tuple[tuple[str, ...], DFPattern, Parts]]:
+    """Generate the patterns of an op with an epilogue, one for each last op, by their roles."""
     for role, last, known in _sums(op, pattern, parts, residual):
-        yield role, last, known
+        yield (role,), last, known
     relax_ops = dict.fromkeys(entry.relax for entry in table.activations_of(op) if entry.relax)
-    for end, before, known in _ends(op, pattern, parts, residual) if relax_ops else []:
+    for roles, before, known in _ends(op, pattern, parts, residual) if relax_ops else []:
         last = reduce(or_, (call_pattern(name, before) for name in relax_ops))
-        yield end, last, {**known, "activation": last}
+        yield (*roles, "activation"), last, {**known, "activation": last}
 
 
 def _chain_tails(
@@ -284,7 +271,7 @@ def _sums(
 
 def _ends(
     op: Op, pattern: DFPattern, parts: Parts, operand: DFPattern | None = None
-) -> list[tuple[str, DFPattern, Parts]]:
+) -> list[tuple[tuple[str, ...], DFPattern, Parts]]:
     """Return the pattern of everything before an activation.
 
     An add could be the bias or the residual, so the residual is not just optional.
@@ -293,18 +280,10 @@ def _ends(
     residual = []
     for role, last, more in _sums(op, pattern, parts, operand):
         if role == "residual":
-            residual = [("residual_activation", last, more)]
+            residual = [((role,), last, more)]
         else:
             before, known = last | before, more
-    return [("activation", before, known), *residual]
-
-
-def _label(op: Op, absorbed: tuple[int, ...]) -> str:
-    if not absorbed:
-        return op.name
-    if op.relax == "relax.matmul" and absorbed == (1,):
-        return "linear"
-    return op.name + "_transposed" + "".join(f"_{index}" for index in absorbed)
+    return [((), before, known), *residual]
 
 
 def _either(pattern: DFPattern, operand: DFPattern, op: str = "relax.add") -> DFPattern:
@@ -317,33 +296,10 @@ def _scaled(pattern: DFPattern, factor: DFPattern) -> DFPattern:
     )
 
 
-def label_of(label: str, parts: Mapping[str, Any], table: Table) -> str:
-    """Return the label of a composite with all its parts.
+def _pattern(table: Table, composition: Composition, pattern: DFPattern, parts: Parts) -> Pattern:
+    op = composition.op
+    chain = (composition.last or op) if "chain" in parts else None
 
-    `label`: the name of the pattern, without the backend.
-    """
-    roles = [role for role in ROLES if role in parts]
-    base = label.removesuffix(TO_REAL)
-    while base.rpartition("_")[2] in roles:
-        base = base.rpartition("_")[0]
-    if "activation" in parts:
-        entries = table.entries_of(parts["activation"].op.name)
-        roles[-1:] = [entry.name for entry in entries if entry.activation][:1]
-    if "chain" in parts and "anchor" in parts:
-        return _with_chain(label, roles, table)
-    return "_".join([base, *roles]) + (TO_REAL if label.endswith(TO_REAL) else "")
-
-
-def _with_chain(label: str, roles: list[str], table: Table) -> str:
-    """Insert roles between the name of an op and the chain after it."""
-    names = (entry.name for entry in table.ops if label.endswith(f"_{entry.name}"))
-    chain = max(names, key=len)
-    return "_".join([label.removesuffix(f"_{chain}"), *roles, chain])
-
-
-def _pattern(
-    table: Table, op: Op, label: str, pattern: DFPattern, parts: Parts, chain: Op | None = None
-) -> Pattern:
     def check(match: object) -> bool:
         reason = refusal_of_chain_in(table, chain, match) if chain is not None else None
         if reason is None and op is not chain:
@@ -358,4 +314,4 @@ def _pattern(
             reasons.append(reason)
         return False
 
-    return f"{BACKEND}.{label}", pattern, parts, check
+    return f"{BACKEND}.{table.name(composition)}", pattern, parts, check

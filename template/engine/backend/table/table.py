@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import tvm
 from tvm import relax
@@ -14,6 +15,7 @@ from ..shared.backend import NOT_SELECTED
 from .capability import Op
 from .checks import check, misfits
 from .chip import Chip, Limits
+from .compositions import ROLES, Composition
 from .formulas import count
 from .limits import WHERE, Excluded, narrow
 from .reasons import Code, Reason, nearest
@@ -53,6 +55,8 @@ class Table:
         self._by_name: dict[str, Op] = {}
         self._by_relax: dict[str, list[Op]] = {}
         self._left_out: dict[str, list[str]] = {}
+        self.compositions: dict[str, Composition] = {}
+        """What the composites are whose patterns or matches this table has named, by label."""
         self.left_out: dict[str, str] = {}
         """The ops that the chip cannot run although the engine can compile them, and why."""
         given = tuple(ops)
@@ -129,6 +133,25 @@ class Table:
         return [
             item for item in self.ops if item.activation and (named is None or item.name in named)
         ]
+
+    def name(self, composition: Composition) -> str:
+        """Return the label of a composite, and keep in `compositions` what it stands for."""
+        # A gelu before a tanh is called like the entry gelu_tanh, whose pattern was named before.
+        self.compositions.setdefault(composition.label, composition)
+        return composition.label
+
+    def composition_of(self, pattern: str, parts: Mapping[str, relax.Expr]) -> Composition:
+        """Return what a match consists of, of which the pattern leaves some parts open.
+
+        `pattern`: its name. One that the table did not name, such as a vendor's own, is an op.
+        """
+        composition = self.compositions.get(pattern) or Composition(Op(pattern))
+        roles, last = [role for role in ROLES if role in parts], composition.last
+        if "activation" in parts:
+            entries = self.entries_of(parts["activation"].op.name)
+            roles.pop()
+            last = next((entry for entry in entries if entry.activation), None)
+        return replace(composition, roles=tuple(roles), last=last)
 
     def refusal(
         self,

@@ -18,6 +18,7 @@ from tvm import relax
 
 from ...backend.shared.aliases import Array
 from ...backend.table.capability import Fuses, Op
+from ...backend.table.compositions import Composition
 from ...backend.table.judging import Step, Verdict
 from ...backend.table.patterns import TABLE
 from ...backend.table.reasons import DECLINES
@@ -67,18 +68,15 @@ class Composite:
     def labels(self) -> set[str]:
         """The possible labels: several entries may have the same Relax op."""
 
-        def alike(name: str) -> set[str]:
-            relax_op = entry_of(name).relax
-            return {name, *(entry.name for entry in TABLE.entries_of(relax_op) if relax_op)}
+        def alike(name: str) -> list[Op]:
+            entry = entry_of(name)
+            return [entry, *(TABLE.entries_of(entry.relax) if entry.relax else ())]
 
-        absorbed = "".join(f"_{index}" for index in self.transposed)
-        before = f"_transposed{absorbed}" if absorbed else ""
-        starts = {f"{name}{before}" for name in alike(self.op)}
-        if entry_of(self.op).relax == "relax.matmul" and self.transposed == (1,):
-            starts = {"linear"}
-        *middle, end = self.tails or [""]
-        ends = alike(end) if self.activation else {end}
-        return {"_".join(filter(None, [s, *middle, e])) for s, e in product(starts, ends)}
+        ends = alike(self.activation) if self.activation else [None]
+        return {
+            Composition(op, absorbed=self.transposed, roles=self.sums, last=last).label
+            for op, last in product(alike(self.op), ends)
+        }
 
     def model(self) -> Model:
         """Return it as a model."""

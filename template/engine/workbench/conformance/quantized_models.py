@@ -16,8 +16,9 @@ from tvm import relax
 from ...backend.shared.aliases import Array
 from ...backend.table.capability import Op, Quantized
 from ...backend.table.chip import Requantize
+from ...backend.table.compositions import Kind
 from ...backend.table.judging import Step
-from ...backend.table.patterns import REQUANTIZE, TABLE, TO_REAL, is_quantized
+from ...backend.table.patterns import TABLE
 from ...backend.table.tolerances import Buckets, Elementwise, Exact, Tolerance
 from . import numpy_reference
 from .cases import symbol_of
@@ -111,8 +112,8 @@ class Work:
 
     def misnames(self, label: str) -> bool:
         """Whether a composite's label says something else."""
-        right = is_quantized(label)
-        return not right or label.endswith(TO_REAL) == bool(self.variant.result)
+        right = {Kind.INTEGERS, Kind.RESCALES} if self.variant.result else {Kind.TO_REAL}
+        return TABLE.compositions[label].kind not in right
 
     def model(self, rule: Requantize = TABLE.chip.requantize) -> Model:
         """Return it as a model, with the results of a chip that rescales by a rule."""
@@ -325,7 +326,7 @@ class Joined(Work):
 
     def misnames(self, label: str) -> bool:
         """Whether a composite's label says something else."""
-        return label not in (REQUANTIZE, "concat")
+        return label not in (Kind.RESCALES.value, "concat")
 
     @property
     def _result(self) -> tuple[str, float, int]:

@@ -10,7 +10,9 @@ import numpy as np
 from tvm import relax
 
 from ...backend.shared.aliases import Array
+from ...backend.table.compositions import Kind
 from ...backend.table.judging import Step
+from ...backend.table.patterns import TABLE
 from .cases import symbol_of
 from .model import Model, Spec, Tensor, entry_of
 
@@ -50,7 +52,7 @@ class Weights:
 
     def misnames(self, label: str) -> bool:
         """Whether a composite's label says something else."""
-        return not label.startswith("weight_only_")
+        return TABLE.compositions[label].kind is not Kind.WEIGHT_ONLY
 
     @property
     def depth(self) -> int:

@@ -15,9 +15,10 @@ import tvm
 
 from ...backend.passes.quantized import DEQUANTIZE, QUANTIZE
 from ...backend.regions.partition import partition_for
-from ...backend.report.report import OpPlacement, offload_report
+from ...backend.report.report import offload_report
 from ...backend.settings.options import Source
-from ...backend.table.patterns import TABLE, TO_REAL, is_quantized
+from ...backend.table.compositions import Composition, Kind
+from ...backend.table.patterns import TABLE
 
 COMPUTES, MOVES = "computes", "moves"
 """What an op does with integers: compute with them in a composite, or only move them."""
@@ -317,10 +318,15 @@ class Backend:
             max_regions=0,
         )
         rows = offload_report(partitioned).ops
-        edges = [row.op for row in rows if not _is_of_integers(row)]
+        found = [TABLE.compositions.get(row.composite or "") for row in rows]
+        edges = [
+            row.op
+            for row, composition in zip(rows, found, strict=True)
+            if not _is_of_integers(composition)
+        ]
         if "relax.concat" in edges and len(edges) < len(rows):
             return None  # Rescaled parts lose bits, so joined tensors get one scale instead.
-        if any((row.composite or "").endswith(TO_REAL) for row in rows):
+        if any(item is not None and item.kind is Kind.TO_REAL for item in found):
             return None  # A real number leads from one composite to the next.
         if edges.count(QUANTIZE) > inputs or edges.count(DEQUANTIZE) > results:
             for row in rows:
@@ -330,10 +336,8 @@ class Backend:
         return COMPUTES if len(edges) < len(rows) else MOVES
 
 
-def _is_of_integers(row: OpPlacement) -> bool:
-    label = row.composite or ""
+def _is_of_integers(composition: Composition | None) -> bool:
     # A softmax or a norm is more exact with real numbers, which it computes with anyway.
-    names = [op.name for op in TABLE.ops if op.inside == "reals"]
-    return is_quantized(label) and not label.startswith(
-        tuple(f"quantized_{name}" for name in names)
-    )
+    if composition is None or composition.op.inside == "reals":
+        return False
+    return composition.kind.is_quantized
