@@ -18,6 +18,8 @@ MODULES = {path for path in PYTHON.rglob("*.py") if not {"benchmarks", "tests"} 
 MOST_FLOORS = 12
 MOST_LINES = {"engine": 78_300, "engine/backend": 43_450, "rendered": 2_500, "vendor": 2_000}
 """In the reference backend; the engine's sources without tests and benchmarks. They only fall."""
+MOST_NAMES = 40
+"""In the interface of the conformance kit, which had 87 from 38 modules before it."""
 
 Graph = Mapping[Path, set[Path]]
 
@@ -96,6 +98,32 @@ def test_what_customers_run_knows_nothing_of_the_workbench(graph: Graph) -> None
         if wings[other] == "workbench"
     ]
     assert not wrong
+
+
+def test_the_conformance_kit_sees_the_backend_by_its_interface_alone(graph: Graph) -> None:
+    interface = PYTHON / "backend/api.py"
+    kit = [path for path in MODULES if path.is_relative_to(PYTHON / "workbench/conformance")]
+    assert len(kit) > 30
+    wrong = [
+        f"{path.relative_to(PYTHON)} imports {other.relative_to(PYTHON)}"
+        for path in kit
+        for other in graph[path] - {interface}
+        if other.is_relative_to(PYTHON / "backend")
+    ]
+    assert not wrong
+    names = [
+        name.name for item in _imports(ast.parse(interface.read_text()).body) for name in item.names
+    ]
+    taken = {
+        name.name
+        for path in kit
+        for item in _imports(ast.parse(path.read_text()).body)
+        if item.module == "backend.api"
+        for name in item.names
+    }
+    print(f"{len(names)} names in the interface of the conformance kit")
+    assert taken == set(names)
+    assert len(names) <= MOST_NAMES
 
 
 def test_nothing_grows() -> None:

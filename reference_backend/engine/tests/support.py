@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -23,9 +23,10 @@ from tvm import relax
 import backend
 from backend.engine.backend.commands.main import main
 from backend.engine.backend.libraries._library import IN_TREE
+from backend.engine.backend.regions import partition
 from backend.engine.backend.shared.backend import vendor
 from backend.engine.backend.table.capability import OneOf
-from backend.engine.backend.table.table import CHIP_LIMIT
+from backend.engine.backend.table.reasons import CHIP_LIMIT
 from backend.engine.workbench.conformance import chip
 from backend.engine.workbench.conformance.cases import OPS
 from backend.engine.workbench.conformance.catalog_cases import Case
@@ -33,7 +34,6 @@ from backend.engine.workbench.conformance.chip import SIZES  # noqa: F401
 from backend.engine.workbench.conformance.compiled import (  # noqa: F401
     Compiled,
     compile_all,
-    compile_for,
     compile_on_host,
     host_library,
     partition_for,
@@ -62,6 +62,8 @@ from backend.engine.workbench.conformance.model import (  # noqa: F401
 from backend.engine.workbench.conformance.quantized import lacks_integers
 from backend.engine.workbench.conformance.region import ask_about, first_taken
 from backend.engine.workbench.conformance.workers import in_workers
+
+compile_for = partial(partition.compile_for, on_decline="host")
 
 SELECTED: set[str] = set()
 """The parameters of the selected tests, by name; conftest.py fills it."""

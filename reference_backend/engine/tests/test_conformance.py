@@ -30,8 +30,8 @@ from backend.engine.backend.table.capability import (
     Input,
     Op,
 )
-from backend.engine.backend.table.chains import ops_left_by_folding
-from backend.engine.backend.table.judging import Step, allowance, allowance_behind, judge
+from backend.engine.backend.table.chains import chains_of
+from backend.engine.backend.table.judging import judge
 from backend.engine.workbench import pytest_ledger
 from backend.engine.workbench.conformance import (
     NotRun,
@@ -45,6 +45,7 @@ from backend.engine.workbench.conformance import (
     listing,
     runner,
 )
+from backend.engine.workbench.conformance.allowances import Step, allowance, allowance_behind
 from backend.engine.workbench.conformance.case_files import read_cases
 from backend.engine.workbench.conformance.cases import names_dtypes
 from backend.engine.workbench.conformance.compiled import run_on_host
@@ -89,9 +90,10 @@ def test_a_region_is_called_in_the_order_of_its_own_arguments():
 def test_folding_a_part_of_a_chain_leaves_its_other_ops():
     sdpa = TABLE.get("sdpa")
     left = {"relax.matmul", "relax.multiply", "relax.nn.softmax"}
-    assert ops_left_by_folding(sdpa, ["key", "value"]) == left
-    assert ops_left_by_folding(sdpa, ["query", "value"]) == set()
-    assert ops_left_by_folding(sdpa, ["query", "key", "value"]) == set()
+    longest = chains_of(sdpa)[0]
+    assert longest.ops_left_by_folding(["key", "value"]) == left
+    assert longest.ops_left_by_folding(["query", "value"]) == set()
+    assert longest.ops_left_by_folding(["query", "key", "value"]) == set()
     lacking = {op for op in left if not TABLE.entries_of(op)}
     assert chip.lost_by_folding("sdpa", ["key"]) == lacking
     assert chip.lost_by_folding("sdpa", []) == set()
@@ -430,8 +432,7 @@ def test_each_op_has_its_cases(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "backend.engine.workbench.conformance.case_files.VENDOR_CASES", tmp_path / "none.json"
     )
-    ops = tuple(replace(PATTERNS[0], name=name) for name in ("one", "two"))
-    monkeypatch.setattr("backend.patterns.OPS", ops)
+    monkeypatch.setattr(TABLE, "_engine", dict.fromkeys(("one", "two"), PATTERNS[0]))
     rest = {"benchmarks": [], "results": None}
     assert read_cases() == {
         "one": {"numpy": "x", **rest, "cases": [{"name": "c"}], "refused": refused[1:]},

@@ -16,16 +16,19 @@ BOUNDS_ATTRIBUTE = "tir_var_upper_bound"
 def symbol_bounds(
     function: relax.Function, options: Options, outer: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the largest value of each symbol in the shapes of a function.
-
-    `options`: the options: bounds by name take precedence, the default bound comes last.
-    """
+    """Return the largest value of each symbol: by name in the options, else outer, else usual."""
     known = {**outer, **options.symbol_bounds}
     symbols = [
         *relax.analysis.defined_symbolic_vars(function),
         *relax.analysis.free_symbolic_vars(function),
     ]
     return {str(var.name): known.get(str(var.name), options.symbol_bound) for var in symbols}
+
+
+def with_bounds_of(other: relax.Function, function: relax.Function) -> relax.Function:
+    """Return a function with the bounds of symbols that another one has among its attributes."""
+    bounds = known_bounds(other)
+    return function.with_attr(BOUNDS_ATTRIBUTE, bounds) if bounds else function
 
 
 def known_bounds(function: relax.Function) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 from .backend import PACKAGE
 
 ENTRY_POINTS = {
-    "KIT": "conformance.command",
+    "KIT": "commands.conforming",
     "PICTURES": "pictures.pictures",
     "accuracy_of": "commands.quantizing",
     "check_first_op": "commands.first_op",

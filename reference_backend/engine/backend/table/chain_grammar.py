@@ -20,7 +20,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -75,6 +75,13 @@ class Number:
         """Return its negative."""
         return replace(self, factor=-self.factor)
 
+    def value_in(self, attributes: Mapping[str, Any]) -> Any:
+        """Return its value with these attributes of the entry."""
+        if not self.attribute:
+            return self.factor
+        value = attributes[self.attribute]
+        return value if self.factor == self.power == 1 else self.factor * value**self.power
+
 
 @dataclass(frozen=True)
 class Step:
@@ -125,6 +132,35 @@ class Chain:
     def suits(self, attributes: Mapping[str, object]) -> bool:
         """Whether the entry with these attributes computes this chain."""
         return all(same_value(attributes.get(name), value) for name, value in self.fixed.items())
+
+    @property
+    def ops(self) -> set[str]:
+        """The Relax ops of all spellings."""
+        return ops_in(self.node)
+
+    def ops_left_by_folding(self, constants: Collection[str]) -> set[str]:
+        """Return the Relax ops that it becomes where folding computes a part of it.
+
+        None if nothing is folded, or all of it.
+        """
+        left = set()
+        folded = False
+
+        def is_constant(node: Node) -> bool:
+            nonlocal folded
+            if isinstance(node, Either):
+                return is_constant(node.options[0])
+            if not isinstance(node, Step):
+                return isinstance(node, Number) or node.name in constants
+            # A list, so that all are visited.
+            if all([is_constant(argument) for argument in node.arguments]):
+                folded = True
+                return True
+            left.add(node.op)
+            return False
+
+        is_constant(self.node)
+        return left if folded else set()
 
 
 def read_all(lines: str | tuple[str, ...], inputs: Sequence[str]) -> tuple[Chain, ...]:

@@ -10,11 +10,11 @@ attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from operator import attrgetter, or_
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm_ffi
 from tvm import relax
@@ -35,6 +35,8 @@ from .chain_grammar import (
     read_all,
     same_value,
 )
+
+_Value = TypeVar("_Value")
 
 # The relative tolerance for a constant, by the dtype in which it is stored.
 _PRECISION = {"float16": 1e-3}
@@ -215,31 +217,6 @@ def chains_of(op: Op) -> tuple[Chain, ...]:
     return _chains(op.chains, tuple(item.name for item in op.inputs))
 
 
-def ops_left_by_folding(op: Op, constants: Collection[str]) -> set[str]:
-    """Return the ops that a chain becomes where folding computes a part of it.
-
-    The Relax ops; none if nothing is folded, or all of it.
-    """
-    left = set()
-    folded = False
-
-    def is_constant(node: Node) -> bool:
-        nonlocal folded
-        if isinstance(node, Either):
-            return is_constant(node.options[0])
-        if not isinstance(node, Step):
-            return isinstance(node, Number) or node.name in constants
-        # A list, so that all are visited.
-        if all([is_constant(argument) for argument in node.arguments]):
-            folded = True
-            return True
-        left.add(node.op)
-        return False
-
-    is_constant(chains_of(op)[0].node)
-    return left if folded else set()
-
-
 def wholes_of(
     chains: Mapping[str, Any], ends: Sequence[relax.Var], values: Values
 ) -> dict[relax.Var, str]:
@@ -259,6 +236,20 @@ def _chains(texts: tuple[str | tuple[str, ...], ...], inputs: tuple[str, ...]) -
     return tuple(sorted(chains, key=lambda chain: count_steps(chain.node), reverse=True))
 
 
+def call_entry(
+    entry: Op,
+    tensors: Sequence[relax.Expr],
+    attributes: Attributes,
+    emit: Callable[[relax.Expr], relax.Var],
+) -> relax.Expr:
+    """Emit a call of an entry, or the calls of its shortest chain with these attributes."""
+    if entry.relax:
+        return emit(function_of(entry.relax)(*tensors, **attributes))
+    inputs = {item.name: tensor for item, tensor in zip(entry.inputs, tensors, strict=True)}
+    chain = next(item for item in chains_of(entry)[::-1] if item.suits(attributes))
+    return build(chain.node, inputs, attributes, str(tensors[0].ty.dtype), emit)
+
+
 def build(
     node: Node,
     inputs: Mapping[str, relax.Expr],
@@ -269,52 +260,53 @@ def build(
 ) -> relax.Expr:
     """Build a chain in a model."""
 
-    def value_of(number: Number) -> Any:
-        if not number.attribute:
-            return number.factor
-        value = attributes[number.attribute]
-        return value if number.factor == number.power == 1 else number.factor * value**number.power
+    def call(op: str, operands: Sequence[relax.Expr | float], given: Attributes) -> relax.Expr:
+        # A number takes the type of the other operand.
+        beside = [operand for operand in operands if isinstance(operand, relax.Expr)][-1]
+        tensors = [
+            operand
+            if isinstance(operand, relax.Expr)
+            else relax.const(operand, tensor_type(beside.ty)[0])
+            for operand in operands
+        ]
+        return emit(function_of(op)(*tensors, **given))
 
-    made: dict[Node, relax.Expr] = {}
+    return spell(node, inputs, attributes, dtype, call, lambda expr: expr.ty.ndim, pick)
 
-    def make(node: Node) -> relax.Expr:
+
+def spell(
+    node: Node,
+    inputs: Mapping[str, _Value],
+    attributes: Attributes,
+    dtype: str,
+    call: Callable[[str, Sequence[_Value | float], Attributes], _Value],
+    rank_of: Callable[[_Value], int],
+    pick: Callable[[Sequence[Node]], Node],
+    vary: Callable[[Any], Any] = lambda number: number,
+) -> _Value:
+    """Compute a chain in the spelling that `pick` chooses; equal parts of it are one value."""
+    made: dict[Node, _Value] = {}
+
+    def plain(value: object, rank: int) -> Any:
+        if isinstance(value, Number):
+            return vary(value.value_in(attributes))
+        return dtype if isinstance(value, Input) else in_rank(value, rank)
+
+    def make(node: Node) -> _Value:
         if isinstance(node, Input):
             return inputs[node.name]
         assert not isinstance(node, Number)
-        if node not in made:
-            if isinstance(node, Either):
-                made[node] = make(pick(node.options))
-            else:
-                function = function_of(node.op)
-                tensors = {
-                    item: make(item) for item in node.arguments if not isinstance(item, Number)
-                }
-                # A number takes the type of the other operand.
-                beside = [tensor_type(tensor.ty)[0] for tensor in tensors.values()]
-                operands = [
-                    relax.const(value_of(item), beside[-1])
-                    if isinstance(item, Number)
-                    else tensors[item]
-                    for item in node.arguments
-                ]
-                given = attributes_in(node, value_of, operands[0], dtype)
-                made[node] = emit(function(*operands, **given))
+        if isinstance(node, Either) and node not in made:
+            made[node] = make(pick(node.options))
+        elif isinstance(node, Step) and node not in made:
+            parts = [item if isinstance(item, Number) else make(item) for item in node.arguments]
+            operands = [plain(part, 0) if isinstance(part, Number) else part for part in parts]
+            rank = 0 if isinstance(parts[0], Number) else rank_of(parts[0])
+            given = {name: plain(value, rank) for name, value in node.attributes}
+            made[node] = call(node.op, operands, given)
         return made[node]
 
     return make(node)
-
-
-def attributes_in(
-    step: Step, value_of: Callable[[Number], Any], data: relax.Expr, dtype: str
-) -> dict[str, object]:
-    """Return the attributes of a call of a chain."""
-
-    def plain(value: object) -> Any:
-        if isinstance(value, Number):
-            return value_of(value)
-        return dtype if isinstance(value, Input) else in_rank(value, data.ty.ndim)
-
-    return {name: plain(value) for name, value in step.attributes}
 
 
 def function_of(op: str) -> Callable[..., relax.Call]:

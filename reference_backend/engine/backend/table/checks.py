@@ -27,9 +27,6 @@ def check(
 ) -> tuple[int, Reason | None]:
     """Check a call against one entry.
 
-    `bind_constants`: whether constants become part of the program.
-    `symbols`: whether sizes may be symbolic.
-
     How far the call matches, from 0 to 4, and a sentence; none if it matches entirely.
     """
 

@@ -12,6 +12,9 @@ from ..shared.messages import FIX_SIZES, one_line
 DECLINES = "the driver declines"
 """The beginning of the reason of an op that the driver declines."""
 
+CHIP_LIMIT = " (a limit of this chip)"
+"""The end of the reason of a refusal where the engine could compile the call."""
+
 FAILED = "the driver failed"
 """Codegen's text before the driver's sentence, where its status is not a decline."""
 
@@ -252,9 +255,9 @@ class Reason(str):
         """Return it with something before it."""
         return Reason(self.code, f"{start}{self}", self.of_chip, self.closeness)
 
-    def limited(self, end: str) -> Reason:
-        """Return it as a limit of the chip, which the end says."""
-        return Reason(self.code, f"{self}{end}", True, self.closeness)
+    def limited(self) -> Reason:
+        """Return it as a limit of the chip."""
+        return Reason(self.code, f"{self}{CHIP_LIMIT}", True, self.closeness)
 
     @property
     def remedy(self) -> str:
@@ -262,6 +265,11 @@ class Reason(str):
         if not self.of_chip or self.code is Code.LEFT_OUT:
             return self.code.remedy
         return f"{_IN_REACH}{_CAPABILITIES}. Else: {self.code.remedy}"
+
+
+def is_decline(answer: str) -> bool:
+    """Whether a driver's answer declines something; a failure is none."""
+    return bool(answer) and FAILED not in answer
 
 
 def of_driver(answer: str, what: str = "it", code: Code = Code.DECLINED) -> Reason:

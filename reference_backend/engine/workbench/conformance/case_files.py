@@ -6,12 +6,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ...backend.shared import backend
-from ...backend.shared.aliases import JsonObject
+from ...backend.api import TABLE, VENDOR, JsonObject
 
 CASES = Path(__file__).with_name("op_cases")
 """The catalogue's cases of all ops, a file for each family."""
-VENDOR_CASES = backend.VENDOR / "cases.json"
+VENDOR_CASES = VENDOR / "cases.json"
 """Cases of the vendor's own ops, in the same form; optional."""
 
 _DEFAULT: dict[str, object] = {"benchmarks": [], "results": None, "refused": []}
@@ -26,7 +25,6 @@ def read_cases() -> dict[str, dict[str, object]]:
     catalogue: dict[str, JsonObject] = {}
     for path in CASES.glob("*.json"):
         catalogue |= json.loads(path.read_text(encoding="utf-8"))
-    selected = {op.name for op in backend.OPS}
 
     def written(op: str, key: str) -> list[dict[str, object]]:
         """Return cases; the name of another op stands for those of that one."""
@@ -34,10 +32,12 @@ def read_cases() -> dict[str, dict[str, object]]:
         return written(found, key) if isinstance(found, str) else found
 
     def entry(op: str) -> dict[str, object]:
-        refused = [one for one in written(op, "refused") if one.get("without") not in selected]
+        refused = [
+            one for one in written(op, "refused") if one.get("without") not in TABLE.selected
+        ]
         return {**_DEFAULT, **catalogue[op], "cases": written(op, "cases"), "refused": refused}
 
-    return {op.name: entry(op.name) for op in backend.OPS} | read_vendor_cases()
+    return {name: entry(name) for name in TABLE.selected} | read_vendor_cases()
 
 
 def read_vendor_cases() -> dict[str, dict[str, object]]:

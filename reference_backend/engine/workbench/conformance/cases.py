@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from ...backend.shared.aliases import JsonFields, JsonObject
-from ...backend.table.patterns import TABLE
+from ...backend.api import TABLE, JsonFields, JsonObject
 from .case_files import read_cases
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from tvm import relax
 
-from ...backend.shared.aliases import JsonFields
-from ...backend.table.capability import Input
+from ...backend.api import JsonFields
+from ...capability import Input
 from . import chip
 from .cases import OPS, dtypes_of, names_dtypes, symbol_of
 from .model import Model, Spec, Tensor, entry_of
@@ -83,7 +83,6 @@ class Case:
         """Return the case as a model.
 
         `constants`: whether all inputs but the first are constants, where their shapes are known.
-        `exact`: whether to compute the exact values too.
         """
         model = Model(self.symbol)
         inputs: list[Tensor | list[Tensor]] = []

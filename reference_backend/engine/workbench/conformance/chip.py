@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ...backend.shared.aliases import JsonFields
-from ...backend.table.chains import ops_left_by_folding
-from ...backend.table.patterns import TABLE
+from ...backend.api import TABLE, JsonFields, chains_of
 
 _CHIP = getattr(TABLE, "chip", None)
 
@@ -69,5 +67,7 @@ def lost_by_folding(op: str, constants: Collection[str]) -> set[str]:
     entry that is an op of Relax itself.
     """
     entry = TABLE.get(op)
-    left = ops_left_by_folding(entry, constants) if entry and not entry.relax else ()
+    if entry is None or entry.relax:
+        return set()
+    left = chains_of(entry)[0].ops_left_by_folding(constants)
     return {name for name in left if not TABLE.entries_of(name)}

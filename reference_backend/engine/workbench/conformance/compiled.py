@@ -14,17 +14,12 @@ import tvm
 from tvm import relax
 from tvm.runtime import _ffi_api
 
-from ...backend.regions import partition
-from ...backend.report.report import offload_report
-from ...backend.settings.options import Options
-from ...backend.shared.aliases import Array
-from ...backend.shared.backend import BACKEND
-from ...backend.table.reasons import DECLINES
+from ...backend.api import BACKEND, DECLINES, Array, Options, compile_partitioned, offload_report
+from ...backend.api import partition_for as partition_with
 from .model import Model
 
 # Most cases test placement: do not fail on declines, whatever the default.
-partition_for = partial(partition.partition_for, on_decline="host")
-compile_for = partial(partition.compile_for, on_decline="host")
+partition_for = partial(partition_with, on_decline="host")
 UNOPTIMIZED = {"kind": "llvm", "opt-level": 0}
 """Compiling for it is several times faster, and if the linker makes the library."""
 WITHOUT_CPP = ["-nostdlib", "-lm", "-lc"]
@@ -66,9 +61,9 @@ def compile_all(models: Sequence[Model], **options: object) -> Compiled:
     loaded = options_of(**options)
 
     def compile_some(models: Sequence[Model]) -> None:
-        partitioned = partition.partition_for(_module_of(models), options=loaded)
+        partitioned = partition_with(_module_of(models), options=loaded)
         compiled.partitioned.update(dict.fromkeys((model.name for model in models), partitioned))
-        executable = partition.compile_partitioned(partitioned, loaded)
+        executable = compile_partitioned(partitioned, loaded)
         compiled.executables.update(dict.fromkeys((model.name for model in models), executable))
 
     for model, error in _pinned(models, compile_some):

@@ -16,13 +16,9 @@ from itertools import chain, combinations, product
 import numpy as np
 from tvm import relax
 
-from ...backend.shared.aliases import Array
-from ...backend.table.capability import Fuses, Op
-from ...backend.table.compositions import Composition
-from ...backend.table.judging import Step, Verdict
-from ...backend.table.patterns import TABLE
-from ...backend.table.reasons import DECLINES
-from ...backend.table.tolerances import Elementwise
+from ...backend.api import DECLINES, TABLE, Array, Composition, Verdict
+from ...capability import Elementwise, Fuses, Op
+from .allowances import Step
 from .cases import OPS, symbol_of
 from .catalog_cases import Case
 from .compiled import Compiled, Placement, compile_all, placement

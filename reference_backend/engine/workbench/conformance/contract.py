@@ -21,10 +21,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ...backend.settings.options import Options
-from ...backend.shared.aliases import Array
-from ...backend.shared.backend import BACKEND
-from ...backend.table.patterns import TABLE
+from ...backend.api import BACKEND, TABLE, Array, Options
 from . import chip
 from .cases import OPS
 from .catalog_cases import Case

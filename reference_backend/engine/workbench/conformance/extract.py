@@ -18,11 +18,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...backend.passes import simplify
-from ...backend.settings.symbols import BOUNDS_ATTRIBUTE, known_bounds
-from ...backend.shared.aliases import Array
-from ...backend.shared.backend import BACKEND
-from ...backend.table.patterns import TABLE
+from ...backend.api import BACKEND, TABLE, Array, simplify, with_bounds_of
 from .compiled import partition_for, run_on_host
 from .inlining import inlined
 
@@ -192,8 +188,7 @@ def extract(
     if composite:
         arguments = _values_at(mod, body, composite, arguments)
         body = _composites(body)[composite].without_attr("Composite")
-        bounds = known_bounds(mod[symbol])
-        body = body.with_attr(BOUNDS_ATTRIBUTE, bounds) if bounds else body
+        body = with_bounds_of(mod[symbol], body)
     body, arguments = _without_shapes(body, arguments)
     alone = inlined(mod, body)
     expected = run_on_host(alone, "main", arguments)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...backend.shared.backend import PACKAGE, VENDOR
+from ...backend.api import PACKAGE, VENDOR
 from . import files
 from .extract import CaseFile
 from .integer_graphs import possible_anchors

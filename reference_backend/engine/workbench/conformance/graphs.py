@@ -14,19 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
 
-from ...backend.ir.calls import attributes_of
-from ...backend.shared.aliases import Array, Attributes
-from ...backend.table import capability
-from ...backend.table.capability import OneOf
-from ...backend.table.chain_grammar import Chain, Either, Input, Node, Number, Step
-from ...backend.table.chains import attributes_in, chains_of
-from ...backend.table.patterns import TABLE, computes_quantized
-from ...backend.table.tolerances import Accumulated
+from ...backend.api import TABLE, Array, attributes_of, chains_of, spell
+from ...capability import Accumulated, Input, OneOf
 from . import chip
 from .cases import OPS
 from .catalog_cases import Case
@@ -58,7 +53,6 @@ class Graph:
     Steps that amplify the noise would amplify rounding errors too, which could not be told from
     bugs: such steps are dropped.
 
-    `name`: the name of the function.
     `choose`: makes all decisions.
     `first`: the op to begin with; none: any.
     """
@@ -102,7 +96,7 @@ class Graph:
         """
         if any(tensor in self._constants for tensor in self._computed):
             return False
-        return not computes_quantized(TABLE) or not self._shares_dequantize()
+        return not TABLE.computes_quantized or not self._shares_dequantize()
 
     def _shares_dequantize(self) -> bool:
         bindings = self.model.bindings
@@ -180,9 +174,8 @@ class Graph:
             alike = [item.ranks == entry.inputs[0].ranks for item in entry.inputs]
             if not entry.relax and len({len(one.shape) for one in compress(inputs, alike)}) > 1:
                 raise ValueError("Products of a chain, as in sdpa, have operands of one rank.")
-            chains = chains_of(entry)
-            if chains and self._choose([False, True]):
-                self._spell(case.op, self._choose(chains), inputs, attributes)
+            if chains_of(entry) and self._choose([False, True]):
+                self._spell(case.op, inputs, attributes)
             else:
                 self._apply(case.op, inputs, attributes)
             self.asks_host &= host_knows and not self.coarse
@@ -194,7 +187,7 @@ class Graph:
             del items[length:]
         return False
 
-    def _apply(self, op: str, inputs: Sequence[Any], attributes: Attributes) -> Tensor:
+    def _apply(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
         """Call an op, also on the noisy values, with more noise; return a result."""
         reason = self.model.refusal(op, *inputs, **attributes)
         if reason is not None:
@@ -246,9 +239,10 @@ class Graph:
         last: Tensor = results[-1]
         return last
 
-    def _spell(self, op: str, chain: Chain, inputs: Sequence[Any], attributes: Attributes) -> None:
+    def _spell(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> None:
         """Replace an op by a chain in any spelling, now and then with a wrong number."""
         entry = entry_of(op)
+        chain = self._choose(chains_of(entry))
         if (reason := self.model.refusal(op, *inputs, **attributes)) is not None:
             raise ValueError(reason)
         tensors: dict[str, Tensor] = {
@@ -259,40 +253,27 @@ class Graph:
             trial = Model("trial", self.model.symbol).normalize(op, inputs, attributes)
             given = attributes_of(trial, {})
         given |= chain.fixed
-        made: dict[Node, Tensor] = {}
+        # A non-numeric default depends on the shape.
+        given = {name: 0.25 if value == "" else value for name, value in given.items()}
 
-        def value_of(number: Number) -> float:
-            value = given[number.attribute] if number.attribute else 1.0
-            # A non-numeric default depends on the shape.
-            value = number.factor * (0.25 if value == "" else value) ** number.power
-            return float(self._choose([value] * 7 + [value * 1.01 + 0.001]))
+        def vary(number: float) -> float:
+            return float(self._choose([number] * 7 + [number * 1.01 + 0.001]))
 
-        def make(node: Node) -> Tensor:
-            if isinstance(node, Input):
-                return tensors[node.name]
-            # Equal parts of a spelling are one value.
-            if isinstance(node, Either) and node not in made:
-                made[node] = make(self._choose(node.options))
-            elif node not in made and isinstance(node, Step):
-                operands = [
-                    item if isinstance(item, Number) else make(item) for item in node.arguments
-                ]
-                beside = next(one for one in operands[::-1] if isinstance(one, Tensor))
-                given_here = [
-                    one
-                    if isinstance(one, Tensor)
-                    else self._constant(Spec((), beside.dtype, values=[value_of(one)]))
-                    for one in operands
-                ]
-                dtype = tensors[entry.inputs[0].name].dtype
-                own = attributes_in(node, value_of, given_here[0].expr, dtype)
-                for known in TABLE.entries_of(node.op)[:1]:
-                    made[node] = self._apply(known.name, given_here, own)
-            if node not in made:
-                raise ValueError("A part of it is not in the table.")
-            return made[node]
+        def call(op: str, operands: Sequence[Tensor | float], own: Mapping[str, Any]) -> Tensor:
+            beside = next(one for one in operands[::-1] if isinstance(one, Tensor))
+            given_here = [
+                one
+                if isinstance(one, Tensor)
+                else self._constant(Spec((), beside.dtype, values=[one]))
+                for one in operands
+            ]
+            for known in TABLE.entries_of(op)[:1]:
+                return self._apply(known.name, given_here, own)
+            raise ValueError("A part of it is not in the table.")
 
-        make(chain.node)
+        dtype = tensors[entry.inputs[0].name].dtype
+        rank_of = attrgetter("expr.ty.ndim")
+        spell(chain.node, tensors, given, dtype, call, rank_of, self._choose, vary)
 
     def _constant(self, spec: Spec) -> Tensor:
         tensor = self.model.constant(spec, f"graph {len(self._noisy)}")
@@ -307,7 +288,7 @@ class Graph:
             raise ValueError("TVM would crash.")
         folded = first in self._constants
 
-        def bend(item: capability.Input, spec: Spec) -> Tensor:
+        def bend(item: Input, spec: Spec) -> Tensor:
             # A kernel may be as large as there are channels, and stays so.
             bent = self._choose([_bent(spec, sizes), _bent(spec, dict(sizes), once=True)])
             if self._choose([False, False, True]):
@@ -479,15 +460,7 @@ def _cases_for(rank: int, dtype: str) -> dict[str, list[Case]]:
 @cache
 def _fusing() -> frozenset[str]:
     """Return the ops that fuse, are fused, or occur in chains."""
-
-    def parts(node: Node) -> set[str]:
-        if isinstance(node, Either):
-            return {name for option in node.options for name in parts(option)}
-        if isinstance(node, Step):
-            return {node.op, *(name for item in node.arguments for name in parts(item))}
-        return set()
-
-    spelled = {name for op in TABLE.ops for chain in chains_of(op) for name in parts(chain.node)}
+    spelled = {name for op in TABLE.ops for chain in chains_of(op) for name in chain.ops}
     spelled |= {"relax.add", "relax.multiply", "relax.divide"}
     return frozenset(
         op.name

@@ -12,12 +12,16 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ...backend.regions.partition import compile_partitioned, partition_for
-from ...backend.report.report import OpPlacement, offload_report
-from ...backend.shared.aliases import Array
-from ...backend.shared.messages import last_line
-from ...backend.table.judging import Verdict, judge
-from ...backend.table.table import CHIP_LIMIT
+from ...backend.api import (
+    Array,
+    OpPlacement,
+    Verdict,
+    compile_partitioned,
+    judge,
+    last_line,
+    offload_report,
+    partition_for,
+)
 from .cases import symbol_of
 from .compiled import UNOPTIMIZED, host_library, linked, options_of
 
@@ -186,14 +190,9 @@ def excuse(ops: Sequence[OpPlacement]) -> str:
     if not ops:
         return ""
     undeclined = [op for op in ops if not op.declined]
-    if not all(map(_is_narrowed, undeclined)):
+    if not all(op.narrowed for op in undeclined):
         return ""
     return "not_run" if undeclined else "declined"
-
-
-def _is_narrowed(op: OpPlacement) -> bool:
-    """Whether an entry would take a call without the chip's limits."""
-    return CHIP_LIMIT in str(op.reason)
 
 
 def kind_and_message(error: Exception) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 
-from ...backend.libraries import _library
+from ...backend.api import has_vendor_driver
 from .result import Outcome
 from .suite import Settings
 from .workers import Announce, in_workers
@@ -27,8 +27,7 @@ def end_of(suite: str, jobs: int) -> str:
     With the ops that the driver was asked about; empty if it ends well, or if no suite of this name
     asks, no vendor has a driver, or no other process may run.
     """
-    has_driver = _library.find("driver") or _library.find("driver_build")
-    return ended(suite) if suite in ASKING and jobs and has_driver else ""
+    return ended(suite) if suite in ASKING and jobs and has_vendor_driver() else ""
 
 
 @cache

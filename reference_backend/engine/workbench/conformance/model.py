@@ -15,26 +15,20 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax, tirx
 
-from ...backend.ir.calls import Constant
-from ...backend.libraries.asking import decline_reason
-from ...backend.settings.options import Options
-from ...backend.shared.aliases import Array
-from ...backend.shared.backend import BACKEND
-from ...backend.table.capability import Op
-from ...backend.table.chains import build, chains_of, function_of
-from ...backend.table.formulas import count
-from ...backend.table.judging import (
-    Step,
+from ...backend.api import (
+    BACKEND,
+    TABLE,
+    Array,
+    Options,
     Verdict,
-    allowance_behind,
-    allowance_of_host,
-    behind_mean,
+    call_entry,
+    decline_reason,
+    is_decline,
     judge,
 )
-from ...backend.table.patterns import TABLE
-from ...backend.table.reasons import FAILED
-from ...backend.table.tolerances import Accumulated
+from ...capability import Accumulated, Op
 from . import numpy_reference
+from .allowances import Step, allowance_behind, allowance_of_host, behind_mean
 from .cases import OPS
 from .chip import SIZES
 
@@ -166,7 +160,7 @@ def step_of(
                 tolerance = behind_mean(tolerance, value, names.get("epsilon", 0))
             shapes = tuple(one.shape for one in value) if isinstance(value, list) else value.shape
             names[item.name] = shapes
-        number = count(tolerance.count, {**names, "out": results[0].shape})
+        number = tolerance.terms({**names, "out": results[0].shape})
     floats = [array[np.isfinite(array)] for array in results if array.dtype.kind == "f"]
     largest = max((float(np.abs(array).max()) for array in floats if array.size), default=0.0)
     return Step(tolerance, number, tuple(str(array.dtype) for array in results), largest)
@@ -279,14 +273,14 @@ class Model:
         # Only calls of one composite are fused; the label says nothing to codegen.
         composite = self.function().with_attr("Composite", f"{BACKEND}.{self.name}")
         answer = decline_reason(composite, *given)
-        return answer if answer and FAILED not in answer else None
+        return answer if is_decline(answer) else None
 
     def refusal(self, op: str, *inputs: Any, **attributes: object) -> str | None:
         """Return why the NPU cannot run a call; None if it can."""
         trial = Model("trial", self.symbol)
 
         def stand_in(tensor: Tensor) -> Tensor:
-            if isinstance(tensor.expr, Constant):
+            if not isinstance(tensor.expr, relax.Var):
                 return tensor
             trial.arguments.append(Tensor(relax.Var("x", tensor.expr.ty), {}))
             return trial.arguments[-1]
@@ -315,18 +309,13 @@ class Model:
         self, op: str, inputs: Sequence[Any], attributes: Mapping[str, object]
     ) -> relax.Call:
         """Make a call of an op, with its type; for a chain, its last call."""
-        entry = entry_of(op)
         given = {name: substitute(value, self.symbol) for name, value in attributes.items()}
-        if not entry.relax:
-            exprs = {item.name: one.expr for item, one in zip(entry.inputs, inputs, strict=True)}
-            chain = next(item for item in chains_of(entry)[::-1] if item.suits(given))
-            build(chain.node, exprs, given, inputs[0].dtype, self.bind)
-            return self.bindings.pop().value
         tensors = [
             relax.Tuple([t.expr for t in item]) if isinstance(item, list) else item.expr
             for item in inputs
         ]
-        return relax.BlockBuilder().normalize(function_of(entry.relax)(*tensors, **given))
+        call_entry(entry_of(op), tensors, given, self.bind)
+        return self.bindings.pop().value
 
     def bind(self, value: relax.Expr) -> relax.Var:
         """Bind an expression to a variable."""

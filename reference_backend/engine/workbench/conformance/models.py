@@ -16,9 +16,7 @@ from importlib.util import find_spec
 import numpy as np
 import tvm
 
-from ...backend.shared.aliases import Array, JsonObject
-from ...backend.table.judging import Verdict
-from ...backend.table.patterns import TABLE
+from ...backend.api import TABLE, Array, JsonObject, Verdict
 from . import onnx_networks
 from .imported import (
     Imported,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from ...backend.shared.aliases import Array
-    from ...backend.table.chip import Requantize
+    from ...backend.api import Array
+    from ...chip import Requantize
 
 
 def along_axis(values: Array, axis: int, rank: int) -> Array:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...backend.shared.aliases import Array
+from ...backend.api import Array
 from .numpy_integers import along_axis, dequantize, factors, quantize, requantize, rescale
 from .numpy_moves import (
     gather_elements,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...backend.shared.aliases import Array
+from ...backend.api import Array
 from .networks import build_onnx, mobilenet_v2, resnet18
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def read(name: str) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     """Read a network of `SMALL` with TVM's importer."""
     from onnx.reference import ReferenceEvaluator
 
-    from ...backend.importers import from_onnx
+    from ...backend.api import from_onnx
 
     proto, arguments = SMALL[name]()
     names = [value.name for value in proto.graph.input]

@@ -22,10 +22,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from ...backend.shared.aliases import JsonFields, JsonObject
-from ...backend.table.judging import Verdict
-from ...backend.table.patterns import TABLE
-from ...backend.table.reasons import Code
+from ...backend.api import TABLE, Code, JsonFields, JsonObject, Verdict
 from . import chip
 from .imported import (
     Imported,
@@ -179,7 +176,7 @@ def _bound(node: Node, constants: Sequence[str]) -> Imported | None:
 def _import(node: Node, constants: Sequence[str]) -> Imported:
     from onnx import ModelProto, helper, numpy_helper
 
-    from ...backend.importers import from_onnx
+    from ...backend.api import from_onnx
 
     proto = ModelProto()
     proto.CopyFrom(node.proto)

@@ -15,11 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from ...backend.report.report import offload_report
-from ...backend.shared.aliases import Array, JsonObject
-from ...backend.table.judging import Verdict, judge
-from ...backend.table.patterns import TABLE
-from ...backend.table.reasons import DECLINES
+from ...backend.api import DECLINES, TABLE, Array, JsonObject, Verdict, judge, offload_report
 from . import chip
 from .cases import OPS
 from .catalog_cases import Case

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from ...backend.shared.aliases import JsonFields
-from ...backend.shared.whole_files import write_text
+from ...backend.api import JsonFields, write_text
 from .result import STATUSES, Result, table_of
 
 Data = JsonFields

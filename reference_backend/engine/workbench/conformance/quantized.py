@@ -15,9 +15,8 @@ from functools import cache
 from itertools import cycle
 from math import prod
 
-from ...backend.passes.quantized import only_moves
-from ...backend.table.capability import Fuses, Op
-from ...backend.table.patterns import TABLE, computes_quantized
+from ...backend.api import TABLE, only_moves
+from ...capability import Fuses, Op
 from .cases import OPS
 from .catalog_cases import Case
 from .compiled import Compiled, compile_all
@@ -170,7 +169,7 @@ def _works() -> dict[str, Work | Weights]:
     entry = TABLE.get("matmul")
     if entry is not None and TABLE.takes_integer_weights("relax.matmul"):
         works |= {str(item): item for item in _WEIGHTS if _takes(item, entry)}
-    if not computes_quantized(TABLE):
+    if not TABLE.computes_quantized:
         return works
     for entry in TABLE.ops:
         if entry.quantized is None or entry.name not in OPS:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...backend.shared.aliases import Array
-from ...backend.shared.console import quiet
+from ...backend.api import Array, quiet
 from .onnx_networks import SMALL, Network
 
 if TYPE_CHECKING:
@@ -116,8 +115,7 @@ def _reader(names: Sequence[str], batches: Sequence[Sequence[Array]]) -> Calibra
 
 def read(name: str, form: str, **options: Any) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     """Quantize a network of `onnx_networks.SMALL`, and read it with the importer."""
-    from ...backend.importers import from_onnx
-    from ...backend.verification.originals import original_of
+    from ...backend.api import from_onnx, original_of
 
     network = SMALL[name]()
     model = quantize_onnx(network, form, **options)
@@ -155,7 +153,7 @@ def export(name: str, **options: Any) -> tuple[tvm.IRModule, list[Array], list[A
     """Quantize a network of `torch_networks.SMALL`, and read it with the importer."""
     import torch
 
-    from ...backend.importers import from_exported_program
+    from ...backend.api import from_exported_program
     from . import torch_networks
 
     network, inputs = torch_networks.make(*torch_networks.SMALL[name])

@@ -11,9 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ...backend.report.report import offload_report
-from ...backend.shared.aliases import Array
-from ...backend.shared.backend import BACKEND
+from ...backend.api import BACKEND, Array, offload_report
 from .catalog_cases import Case
 from .compiled import partition_for, placement
 from .model import Model

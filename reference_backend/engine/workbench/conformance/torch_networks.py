@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...backend.shared.aliases import Array
+from ...backend.api import Array
 
 if TYPE_CHECKING:
     import tvm
@@ -408,7 +408,7 @@ def export(name: str) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     """Read a network of `SMALL` with `torch.export` and TVM's importer."""
     import warnings
 
-    from ...backend.importers import from_exported_program
+    from ...backend.api import from_exported_program
 
     network, inputs = make(*SMALL[name])
     with torch.no_grad(), warnings.catch_warnings():

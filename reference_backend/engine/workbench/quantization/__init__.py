@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...backend.settings.options import Source
 from ...backend.shared.console import Progress, quiet
-from ...backend.table.patterns import TABLE, computes_quantized
+from ...backend.table.patterns import TABLE
 from . import data
 from .planning import Backend, Form, Group, Node, Plan, Planner, Tensors
 from .search import Search, check_loss, matching
@@ -164,7 +164,7 @@ def _forms(source: object, activations: str | None) -> Iterable[Form]:
     products = [op for op in TABLE.ops if op.is_product]
     dtypes = (name for op in products if op.quantized for name in op.quantized.dtypes)
     known = list(dict.fromkeys(dtypes))
-    if not known or not computes_quantized(TABLE):
+    if not known or not TABLE.computes_quantized:
         raise ValueError(
             "This backend computes no products of integers. Its table needs quantize, dequantize, "
             "and a convolution or matmul whose limits name types in quantized; dtypes of CHIP in "

@@ -133,6 +133,25 @@ def version(distribution: str) -> str:
         return "unknown"
 
 
+def versions() -> dict[str, str | int]:
+    """Return the versions of the backend, of its driver's interface and of TVM."""
+    import tvm_ffi
+
+    return {
+        "backend_version": version(DISTRIBUTION),
+        "driver_api_version": int(
+            tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()["driver_api_version"]
+        ),
+        "tvm_version": version("apache-tvm"),
+        "tvm_ffi_version": version("apache-tvm-ffi"),
+    }
+
+
+def has_vendor_driver() -> bool:
+    """Whether a driver of the vendor's is installed."""
+    return any(map(find, ("driver", "driver_build")))
+
+
 def _built_in() -> dict[str, Path | None]:
     """Find out which parts of this backend TVM was built with."""
     import tvm_ffi

@@ -26,9 +26,7 @@ def decline_reason(
     bounds: Mapping[str, int],
     finish: bool,
 ) -> str:
-    """Ask the driver whether it takes a composite or a region.
-
-    `finish`: whether it is a whole region, which the driver compiles at once.
+    """Ask the driver whether it takes a composite or, with `finish`, a whole region.
 
     Codegen's sentence with that of the driver, in one line; empty if the driver takes it.
     """

@@ -88,10 +88,6 @@ class Region:
 class Block:
     """Plans and rewrites one dataflow block.
 
-    `target`: what may go to the NPU.
-    `records`: where the placements are recorded.
-    `scope`: the function of the block.
-    `bindings`: the bindings of the block.
     `regions`: the planned regions, also those that go back to the host.
     `functions`: the functions of the regions that `rewrite` calls.
     """

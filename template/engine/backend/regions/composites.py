@@ -34,11 +34,7 @@ from .sizes import refusal_of_sizes
 
 
 class Target:
-    """What may go to the NPU.
-
-    `table`: the capabilities, which give the reasons.
-    `options`: what may go to the NPU, and the driver's settings.
-    """
+    """What may go to the NPU: what the table, the options and the driver allow."""
 
     def __init__(self, table: Table, options: Options) -> None:
         self.table = table
@@ -47,9 +43,7 @@ class Target:
         self._driver_options = tvm_ffi.convert(options.driver_options())
 
     def ask_driver(self, function: relax.Function, bounds: Mapping[str, int], finish: bool) -> str:
-        """Return why the driver declines a composite or, with `finish`, a region.
-
-        `finish`: whether it is a whole region, which the driver compiles at once.
+        """Return why the driver declines a composite or, with `finish`, a whole region.
 
         A sentence; empty if the driver takes it. With a code if the driver was not asked.
         """
@@ -103,9 +97,6 @@ class Composite:
 class CompositeFinder:
     """Finds the composites of a block, in the order of precedence of the patterns.
 
-    `target`: the patterns, and whom to ask.
-    `bindings`: the block.
-    `bounds`: the largest value of each symbol.
     `found`: the composite of each binding that is in one, by index.
     `declined`: what the driver says about composites that it does not take, by the index of the
     last op.

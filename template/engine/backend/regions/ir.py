@@ -29,10 +29,7 @@ def operands(expr: relax.Expr) -> list[relax.Var]:
 
 
 def is_op_call(expr: relax.Expr | None) -> TypeGuard[relax.Call]:
-    """Whether an expression calls a Relax op.
-
-    `expr`: any expression, or none.
-    """
+    """Whether an expression calls a Relax op."""
     return isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
 
 

@@ -33,12 +33,7 @@ _TOLD = f"{BACKEND}_unknown_bounds"
 
 
 class Partitioner:
-    """Partitions one module.
-
-    `mod`: the canonicalized module.
-    `table`: the capabilities, which give the reasons.
-    `options`: what may go to the NPU, and the driver's settings.
-    """
+    """Partitions one module, which is canonicalized."""
 
     def __init__(self, mod: tvm.IRModule, table: Table, options: Options) -> None:
         self._mod = mod

@@ -14,7 +14,6 @@ from ..ir.origins import folded_type, origin_of
 from ..passes.quantized import DEQUANTIZE, QUANTIZE, REARRANGES, moves_elements
 from ..table.capability import Op
 from ..table.compositions import Composition, Kind
-from ..table.patterns import computes_quantized
 from ..table.reasons import Code, Reason, of_driver
 from ..table.table import Table
 from . import ir
@@ -48,12 +47,7 @@ class Types(TypedDict, total=False):
 
 
 class Precision:
-    """Finds the types in which the ops of a block compute.
-
-    `bindings`: the block.
-    `finder`: which composites were found, and why others were not.
-    `table`: the capabilities.
-    """
+    """Finds the types in which the ops of a block compute."""
 
     def __init__(self, bindings: Bindings, finder: CompositeFinder, table: Table) -> None:
         self._bindings, self._finder, self._table = bindings, finder, table
@@ -64,10 +58,7 @@ class Precision:
         )
 
     def of(self, index: int, on_host: Composite | Reason) -> Types:
-        """Return the fields of an `OpPlacement` about types.
-
-        `on_host`: why it is on the host; its composite if it is not.
-        """
+        """Return the fields of an `OpPlacement` about types; `on_host` may be its composite."""
         ty = ir.fields(self._bindings[index].var.ty)[0]
         if not isinstance(ty, relax.TensorType) or ty.dtype is None:
             return {}
@@ -236,11 +227,10 @@ class Precision:
             if any(asked.issubset(entry.inputs[0].dtypes) for entry in entries):
                 why = "moves integers where all that reads its result quantizes it alike"
                 return Reason(Code.QUANTIZATION, f"{entries[0].name} {why}, with one scale")
-        if not computes_quantized(self._table) or not any(entry.quantized for entry in entries):
+        if not self._table.computes_quantized or not any(entry.quantized for entry in entries):
             names = ", ".join(entry.name for entry in entries) or call.op.name
-            return Reason(
-                Code.NO_INTEGER_FORM, f"{names} has no form for quantized tensors in the table"
-            )
+            why = f"{names} has no form for quantized tensors in the table"
+            return Reason(Code.NO_INTEGER_FORM, why)
         # Scales are real.
         operands = call.args[:1] if self._op(index) == QUANTIZE else call.args
         named = zip(operands, (item.name for item in entries[0].inputs), strict=False)

@@ -101,10 +101,7 @@ def _with_names(ops: Sequence[OpPlacement]) -> list[OpPlacement]:
 
 
 class Records:
-    """The ops of one module, and what the driver declined.
-
-    `mod`: the canonicalized module.
-    """
+    """The ops of one canonicalized module, and what the driver declined."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
         self.function = ""  # The current one, with its amounts and details.

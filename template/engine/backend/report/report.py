@@ -16,7 +16,7 @@ from ..shared.backend import BACKEND
 from ..shared.entry_points import entry_point
 from ..shared.plain_data import plain
 from ..shared.terminal import show
-from ..table.reasons import Code
+from ..table.reasons import CHIP_LIMIT, Code
 from .report_text import blocks_of, text_of
 from .verification import Verification
 
@@ -109,6 +109,11 @@ class OpPlacement:
     def declined(self) -> bool:
         """Whether it is on the host because the driver declines it."""
         return self.code in _DECLINED
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether the engine could compile it, and only a limit of the chip is in the way."""
+        return CHIP_LIMIT in str(self.reason)
 
     @property
     def title(self) -> str:

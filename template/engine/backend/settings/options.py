@@ -42,12 +42,7 @@ _local = partial(option_field, "local")
 
 @dataclass(frozen=True)
 class Override:
-    """An option whose value comes from an environment variable.
-
-    `option`: the name of the option.
-    `value`: its value.
-    `variable`: the environment variable.
-    """
+    """An option whose value comes from an environment variable."""
 
     option: str
     value: object
@@ -264,6 +259,11 @@ class Options:
         """Return the recorded options that the environment has set."""
         names = self.recorded()
         return [asdict(item) for item in self.overrides if item.option in names]
+
+    @property
+    def driver_name(self) -> str:
+        """What the driver calls itself."""
+        return str(DRIVERS[self.driver]["name"])
 
     def driver_options(self) -> dict[str, str]:
         """Return the driver's options, as it takes them."""

@@ -16,7 +16,7 @@ from .capability import Op
 from .chains import chains_of, find
 from .compositions import ROLES
 from .reasons import Code, Reason
-from .table import CHIP_LIMIT, Table
+from .table import Table
 
 
 def quantized_activations(table: Table) -> list[Op]:
@@ -54,22 +54,19 @@ def refusal_of(table: Table, op: Op, match: relax.transform.PatternCheckContext)
             and whole.quantized not in (None, op.quantized)
             and _quantized_refusal(whole, parts, values) is None
         ):
-            reason = reason.limited(CHIP_LIMIT)
+            reason = reason.limited()
     if reason is not None:
         return reason
 
     escaping = escapes(match)
     if escaping is not None:
-        return Reason(
-            Code.USED_ELSEWHERE, f"{op.name}: '{escaping.name}' inside of it is used elsewhere"
-        )
+        why = f"{op.name}: '{escaping.name}' inside of it is used elsewhere"
+        return Reason(Code.USED_ELSEWHERE, why)
     for index in op.absorbs_transpose:
         transpose = parts.get(f"transpose{index}")
         if transpose is not None and not _swaps_last_dimensions(transpose):
-            return Reason(
-                Code.NO_PATTERN,
-                f"{op.name}: its operand is transposed in another way than by a swap of the last",
-            )
+            why = f"{op.name}: its operand is transposed in another way than by a swap of the last"
+            return Reason(Code.NO_PATTERN, why)
     calls = [parts[f"{role} call"] for role in ROLES if f"{role} call" in parts]
     if not calls:
         return None
@@ -77,16 +74,13 @@ def refusal_of(table: Table, op: Op, match: relax.transform.PatternCheckContext)
     try:
         dtype, shape = tensor_type(anchor.ty)
         if any(tensor_type(call.ty) != (dtype, shape) for call in calls):
-            return Reason(
-                Code.NO_PATTERN, f"{op.name}: the result grows where something is added to it"
-            )
+            why = f"{op.name}: the result grows where something is added to it"
+            return Reason(Code.NO_PATTERN, why)
         if "scale" in parts and any(size != 1 for size in tensor_type(parts["scale"].ty)[1]):
             return Reason(Code.NO_PATTERN, f"{op.name}: a scale must be a single number")
         if "residual" in parts and tensor_type(parts["residual"].ty) != (dtype, shape):
-            return Reason(
-                Code.NO_PATTERN,
-                f"{op.name}: a residual must have the dtype and shape of the result",
-            )
+            why = f"{op.name}: a residual must have the dtype and shape of the result"
+            return Reason(Code.NO_PATTERN, why)
         if "bias" in parts:
             return _bias_refusal(op, parts["bias"], dtype, shape, match)
     except Unknown as unknown:
@@ -97,11 +91,7 @@ def refusal_of(table: Table, op: Op, match: relax.transform.PatternCheckContext)
 def _through_dequantize(parts: Mapping[str, relax.Expr], values: Values) -> Values:
     """Treat values that the composite dequantizes as constant if their integers are."""
     arguments = parts["anchor"].args
-    inside = {
-        arguments[int(name.removeprefix("dequantize"))]: call.args[0]
-        for name, call in parts.items()
-        if name.startswith("dequantize")
-    }
+    inside = {arguments[index]: call.args[0] for index, call in _dequantized(parts).items()}
     if "weight" in parts:
         inside[arguments[1]] = parts["weight"].args[0]
     # Nothing writes into it.
@@ -110,15 +100,19 @@ def _through_dequantize(parts: Mapping[str, relax.Expr], values: Values) -> Valu
     )
 
 
+def _dequantized(parts: Mapping[str, relax.Expr]) -> dict[int, relax.Call]:
+    """Return the dequantizes of a match, by the input of the op or chain that they are for."""
+    numbered = ((name.removeprefix("dequantize"), call) for name, call in parts.items())
+    return {int(index): call for index, call in numbered if index.isdigit()}
+
+
 def _quantized_refusal(op: Op, parts: Mapping[str, relax.Expr], values: Values) -> Reason | None:
     """Return why the op cannot compute with the quantized tensors of a match."""
     assert op.quantized is not None
-    calls = {name: call for name, call in parts.items() if name.startswith("dequantize")}
     rank = len(parts["anchor"].ty.shape)
     of_result = rank - 1 if op.relax == "relax.matmul" else 1
     channel = op.quantized.channel
-    for name, call in calls.items():
-        index = int(name.removeprefix("dequantize"))
+    for index, call in _dequantized(parts).items():
         who = f"{op.name}: '{op.inputs[index].name}'"
         dtype, shape = tensor_type(call.args[0].ty)
         axis = channel % len(shape) if index == 1 and channel is not None else None
@@ -132,10 +126,8 @@ def _quantized_refusal(op: Op, parts: Mapping[str, relax.Expr], values: Values) 
         # The groups of a transposed convolution share the channels of its weight.
         groups = int(parts["anchor"].attrs.groups) if channel == 1 and scales > 1 else 1
         if channels != scales * groups:
-            return Reason(
-                Code.QUANTIZATION,
-                f"{who} has {scales} scales for {channels} channels of the result",
-            )
+            why = f"{who} has {scales} scales for {channels} channels of the result"
+            return Reason(Code.QUANTIZATION, why)
     if "quantize" in parts:
         return _scale_refusal(op, parts["quantize"], f"{op.name}: the result", values, None)
     return None
@@ -145,49 +137,39 @@ def _wide_refusal(op: Op, who: str, first: relax.Expr) -> Reason | None:
     """Return why the second input of a product cannot be int16."""
     assert op.quantized is not None
     if op.relax != "relax.matmul":
-        return Reason(
-            Code.QUANTIZATION,
-            f"{who} is int16; supported, quantized: {', '.join(op.quantized.bytes)}",
-        )
+        why = f"{who} is int16; supported, quantized: {', '.join(op.quantized.bytes)}"
+        return Reason(Code.QUANTIZATION, why)
     dtype = tensor_type(first.args[0].ty)[0]
     if dtype != "int16":
-        return Reason(
-            Code.QUANTIZATION,
-            f"{who} is int16 and '{op.inputs[0].name}' {dtype}; supported: int16 by int16",
-        )
+        why = f"{who} is int16 and '{op.inputs[0].name}' {dtype}; supported: int16 by int16"
+        return Reason(Code.QUANTIZATION, why)
     return None
 
 
 def refusal_of_edges(op: Op, match: relax.transform.PatternCheckContext) -> Reason | None:
     """Return why a chain cannot begin and end with the quantized tensors of a match."""
     values: Values = getattr(match, "values", {})
-    for name, call in match.annotated_expr.items():
-        if name == "quantize" or name.startswith("dequantize"):
-            what = "the result" if name == "quantize" else f"'{op.inputs[0].name}'"
-            reason = _scale_refusal(op, call, f"{op.name}: {what}", values, None)
-            if reason is not None:
-                return reason
-    return None
+    parts = match.annotated_expr
+    named = [(parts["quantize"], "the result")]
+    named += [(call, f"'{op.inputs[0].name}'") for call in _dequantized(parts).values()]
+    refusals = (_scale_refusal(op, call, f"{op.name}: {who}", values, None) for call, who in named)
+    return next(filter(None, refusals), None)
 
 
 def _weight_refusal(op: Op, call: relax.Call, values: Values, bound: bool) -> Reason | None:
     """Return why weights cannot stay integers; the codegen knows where scales may change."""
     assert op.quantized is not None
     if not bound:
-        return Reason(
-            Code.OPTION, f"{op.name}: its weights must be constants; bind_constants is off"
-        )
+        why = f"{op.name}: its weights must be constants; bind_constants is off"
+        return Reason(Code.OPTION, why)
     if any(not isinstance(resolve(item, values), Constant) for item in call.args):
-        return Reason(
-            Code.QUANTIZATION, f"{op.name}: '{op.inputs[1].name}' is dequantized, but no constant"
-        )
+        why = f"{op.name}: '{op.inputs[1].name}' is dequantized, but no constant"
+        return Reason(Code.QUANTIZATION, why)
     dtype = tensor_type(call.args[0].ty)[0]
     if dtype not in op.quantized.bytes:
         supported = ", ".join(op.quantized.bytes)
-        return Reason(
-            Code.QUANTIZATION,
-            f"{op.name}: '{op.inputs[1].name}' is {dtype}; supported, quantized: {supported}",
-        )
+        why = f"{op.name}: '{op.inputs[1].name}' is {dtype}; supported, quantized: {supported}"
+        return Reason(Code.QUANTIZATION, why)
     return None
 
 
@@ -199,10 +181,8 @@ def _scale_refusal(
     quantize = call.op.name == "relax.quantize"
     dtype, shape = tensor_type(call.ty if quantize else call.args[0].ty)
     if dtype not in op.quantized.dtypes:
-        return Reason(
-            Code.QUANTIZATION,
-            f"{who} is {dtype}; supported, quantized: {', '.join(op.quantized.dtypes)}",
-        )
+        why = f"{who} is {dtype}; supported, quantized: {', '.join(op.quantized.dtypes)}"
+        return Reason(Code.QUANTIZATION, why)
     scale, zero_point = (resolve(item, values) for item in call.args[1:3])
     if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
         return Reason(Code.QUANTIZATION, f"{who} has no constant scale and zero point")
@@ -216,10 +196,8 @@ def _scale_refusal(
     axis = int(call.attrs.axis) % len(shape) if shape else 0
     if steps.size > 1 and axis != channel:
         along = "one" if channel is None else f"one, or one for each channel, along axis {channel}"
-        return Reason(
-            Code.QUANTIZATION,
-            f"{who} has {steps.size} scales along axis {axis}; supported: {along}",
-        )
+        why = f"{who} has {steps.size} scales along axis {axis}; supported: {along}"
+        return Reason(Code.QUANTIZATION, why)
     return None
 
 
@@ -265,10 +243,8 @@ def _bias_refusal(
     bias_dtype, bias_shape = tensor_type(bias.ty)
     padded = (1,) * (len(shape) - len(bias_shape)) + bias_shape
     if bias_dtype != dtype or padded != expected or isinstance(shape[axis], Size):
-        return Reason(
-            Code.NO_PATTERN,
-            f"{op.name}: a bias must have one {dtype} per channel, along axis {op.fuses.bias}",
-        )
+        why = f"{op.name}: a bias must have one {dtype} per channel, along axis {op.fuses.bias}"
+        return Reason(Code.NO_PATTERN, why)
     if not _is_parameter(bias, match):
         return Reason(Code.NO_PATTERN, f"{op.name}: a bias must be a constant or a parameter")
     return None

@@ -65,7 +65,7 @@ def make_patterns(table: Table) -> list[Pattern]:
     composites = [composite for op in table.ops for composite in _composites(op, table)]
     composites += [composite for op in table.ops for composite in _chains(op, table)]
     composites += [composite for op in table.ops for composite in _weight_only(op, table)]
-    if computes_quantized(table):
+    if table.computes_quantized:
         composites += [composite for op in table.ops for composite in _quantized(op, table)]
         composites += [composite for op in table.ops for composite in _quantized_chains(op, table)]
     composites.sort(key=lambda composite: composite[0])
@@ -211,11 +211,6 @@ class _Dequantized(Mapping[str, DFPattern]):
 
     def __len__(self) -> int:
         return 0
-
-
-def computes_quantized(table: Table) -> bool:
-    """Whether composites may begin and end with quantized tensors."""
-    return all(table.get(name) is not None for name in ("quantize", "dequantize"))
 
 
 def _dequantized() -> DFPattern:

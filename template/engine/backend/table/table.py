@@ -24,9 +24,6 @@ from .sdk import ask_driver
 Decline = Callable[[Op, relax.Call], str | None]
 """A vendor's check of a call within the table's limits: None, or the reason against it."""
 
-CHIP_LIMIT = " (a limit of this chip)"
-"""The end of the reason of a refusal where the engine could compile the call."""
-
 
 class Table:
     """What the engine can compile and this chip can run, and the check of a call against it.
@@ -108,6 +105,11 @@ class Table:
         if op.relax:
             self._by_relax.setdefault(op.relax, []).append(op)
 
+    @property
+    def selected(self) -> tuple[str, ...]:
+        """The ops of the catalogue that the backend has, whatever the chip can do."""
+        return tuple(self._engine)
+
     def engine_entry(self, name: str) -> Op | None:
         """Return what the engine can compile of an op, whatever the chip can do."""
         return self._engine.get(name)
@@ -119,6 +121,11 @@ class Table:
     def entries_of(self, relax_op: str) -> list[Op]:
         """Return the entries for a Relax op."""
         return self._by_relax.get(relax_op, [])
+
+    @property
+    def computes_quantized(self) -> bool:
+        """Whether composites may begin and end with quantized tensors."""
+        return {"quantize", "dequantize"} <= self._by_name.keys()
 
     def takes_integer_weights(self, relax_op: str) -> bool:
         """Whether an op may multiply real numbers by constant integers that are dequantized."""
@@ -162,14 +169,11 @@ class Table:
         op: Op | None = None,
         asked_later: bool = False,
     ) -> Reason | None:
-        """Return why the hardware cannot run a call of a Relax op.
+        """Return why the hardware cannot run a call of a Relax op; none where it can.
 
-        `bind_constants`: whether constants become part of the program.
         `op`: the only entry to check; none: any entry for the Relax op.
         `asked_later`: whether the driver is asked about the whole composite later; skips
         `ask_driver`.
-
-        A sentence, or none where the hardware can run it.
         """
         name = call.op.name
         entries = self.entries_of(name) if op is None else [op]
@@ -212,7 +216,7 @@ class Table:
             # It is a limit of the chip if the engine's entry accepts the call.
             whole = self._engine.get(entry.name)
             if whole is not None and check(whole, *given, bind_constants=bind_constants)[1] is None:
-                reason = reason.limited(CHIP_LIMIT)
+                reason = reason.limited()
         elif self._declined_by_sdk is not None and not (asked_later and self._asks_driver):
             declined = self._declined_by_sdk(entry, call)
             if declined is not None:
@@ -230,12 +234,7 @@ class Table:
         *,
         bind_constants: bool = True,
     ) -> Reason | None:
-        """Return why the hardware cannot run a chain of calls as one op.
-
-        `bind_constants`: whether constants become part of the program.
-
-        A sentence, or none where the hardware can run it.
-        """
+        """Return why the hardware cannot run a chain of calls as one op; none where it can."""
         tensors = [inputs[item.name] for item in op.inputs]
         known = {name: plain(value) for name, value in attributes.items()}
         return self._check(op, tensors, known, call, values or {}, bind_constants, True)[1]

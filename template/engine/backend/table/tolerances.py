@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from .formulas import count
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class Accumulated:
     factor: float = 4.0
     accumulator: str = "float32"
     shifted: str = ""
+
+    def terms(self, names: Mapping[str, object]) -> int:
+        """Return the number of terms of a call, from its shapes and attributes."""
+        return count(self.count, names)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...backend.regions.partition import compile_partitioned, partition_for
-from ...backend.shared.aliases import Array, JsonObject
-from ...backend.table.judging import judge
+from ...backend.api import Array, JsonObject, compile_partitioned, judge, partition_for
 from .compiled import options_of, placement
 from .extract import CaseFile
 from .result import Outcome

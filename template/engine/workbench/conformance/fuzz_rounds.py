@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING
 import tvm
 from tvm import relax, tirx
 
-from ...backend.libraries.asking import listening
-from ...backend.regions.ir import is_op_call
-from ...backend.settings.options import Options
-from ...backend.shared.aliases import Array
-from ...backend.table.judging import judge
-from ...backend.table.reasons import FAILED, of_driver
+from ...backend.api import DECLINES, Array, Options, is_decline, judge, listening
 from . import quantized
 from .chip import SIZES
 from .compiled import (
@@ -198,7 +193,7 @@ def _numbers_for(param: relax.Var) -> Array:
 def _ops_of(function: relax.Function) -> str:
     """Return the names of the ops that a function calls."""
     values = (binding.value for block in function.body.blocks for binding in block.bindings)
-    names = (value.op.name for value in values if is_op_call(value))
+    names = (value.op.name for value in values if isinstance(getattr(value, "op", None), tvm.ir.Op))
     return " ".join(name.rpartition(".")[2] for name in names)
 
 
@@ -207,14 +202,14 @@ def _decline(graph: AnyGraph, options: Mapping[str, object]) -> str:
     answers: list[str] = []
 
     def note(function: relax.Function, answer: str | None) -> None:
-        if answer and FAILED not in answer:
+        if answer is not None and is_decline(answer):
             answers.append(answer)
 
     with listening(note):
         partition_for(
             tvm.IRModule({graph.model.name: graph.model.function()}), options=options_of(**options)
         )
-    return str(of_driver(answers[0])) if answers else ""
+    return f"{DECLINES} it: {answers[0]}" if answers else ""
 
 
 def _size(case: CaseFile) -> tuple[int, int]:

@@ -16,10 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
-from ...backend.shared.aliases import Array
-from ...backend.table.capability import Fuses, Op
-from ...backend.table.compositions import Kind
-from ...backend.table.patterns import TABLE, computes_quantized
+from ...backend.api import TABLE, Array, Kind
+from ...capability import Fuses, Op
 from . import numpy_reference, quantized
 from .cases import OPS
 from .files import limits
@@ -65,7 +63,7 @@ class _Second:
 def _known() -> list[Op]:
     """Return the ops of the table that compute with quantized tensors."""
     known = [entry for entry in TABLE.ops if entry.quantized is not None]
-    return [entry for entry in known if entry.name in OPS] if computes_quantized(TABLE) else []
+    return [entry for entry in known if entry.name in OPS] if TABLE.computes_quantized else []
 
 
 def possible_anchors() -> list[Op]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ...backend.shared.backend import VENDOR
+from ...backend.api import VENDOR
 from .result import Outcome
 
 if sys.version_info >= (3, 11):

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from tvm import tirx
 
-from ...backend.shared.aliases import Array
+from ...backend.api import Array
 
 
 def pixel_shuffle(data: Array, upscale_factor: int) -> Array:

@@ -6,12 +6,13 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
-from ...backend.shared.aliases import Array, Attributes
+from ...backend.api import Array
 
 
 def _behind(dimensions: int, index: Iterable[int | slice]) -> tuple[int | slice, ...]:
@@ -179,7 +180,7 @@ def adaptive_counts(data: Array, output_size: Sequence[int] | None, **_: object)
     return _products([[one.stop - one.start for one in windows] for windows in shares])
 
 
-def counts(data: Array, attributes: Attributes) -> Array | int:
+def counts(data: Array, attributes: Mapping[str, Any]) -> Array | int:
     """How many elements each mean of a pool or a reduction averages."""
     if "pool_size" in attributes:
         return pool_counts(data, **attributes)

@@ -13,14 +13,11 @@ from pathlib import Path
 import numpy as np
 from tvm import relax
 
-from ...backend.shared.aliases import Array
-from ...backend.table.capability import Op, Quantized
-from ...backend.table.chip import Requantize
-from ...backend.table.compositions import Kind
-from ...backend.table.judging import Step
-from ...backend.table.patterns import TABLE
-from ...backend.table.tolerances import Buckets, Elementwise, Exact, Tolerance
+from ...backend.api import TABLE, Array, Kind
+from ...capability import Buckets, Elementwise, Exact, Op, Quantized, Tolerance
+from ...chip import Requantize
 from . import numpy_reference
+from .allowances import Step
 from .cases import symbol_of
 from .catalog_cases import Case
 from .model import Arrays, Model, Spec, Tensor, compute, entry_of, sums_of

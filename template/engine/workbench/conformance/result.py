@@ -13,9 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 
-from ...backend.shared.aliases import JsonFields, JsonObject
-from ...backend.shared.messages import one_line
-from ...backend.table.reasons import DECLINES
+from ...backend.api import DECLINES, JsonFields, JsonObject, one_line
 
 FORMAT_VERSION = 1
 """Raise it with every incompatible change of the format."""

@@ -10,8 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from ...backend.libraries import _library
-from ...backend.shared.backend import BACKEND, DISTRIBUTION
+from ...backend.api import BACKEND, versions
 from . import listing
 from .ledger import LEDGER, apply, expected_failures
 from .result import Outcome, Result
@@ -109,15 +108,9 @@ def _module(suite: str) -> Suite:
 
 
 def _about(suites: Sequence[str], settings: Settings) -> dict[str, object]:
-    import tvm_ffi
-
-    info = tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
     return {
         "backend": BACKEND,
-        "backend_version": _library.version(DISTRIBUTION),
-        "driver_api_version": int(info["driver_api_version"]),
-        "tvm_version": _library.version("apache-tvm"),
-        "tvm_ffi_version": _library.version("apache-tvm-ffi"),
+        **versions(),
         "python_version": platform.python_version(),
         "platform": platform.platform(),
         "options": {

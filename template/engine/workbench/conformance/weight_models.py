@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
-from ...backend.shared.aliases import Array
-from ...backend.table.compositions import Kind
-from ...backend.table.judging import Step
-from ...backend.table.patterns import TABLE
+from ...backend.api import TABLE, Array, Kind
+from .allowances import Step
 from .cases import symbol_of
 from .model import Model, Spec, Tensor, entry_of
 

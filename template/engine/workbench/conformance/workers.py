@@ -24,13 +24,15 @@ from types import ModuleType
 
 from tvm import relax
 
-from ...backend.libraries.asking import listening, ops_of
-from ...backend.loading import WITHOUT_TORCH
-from ...backend.settings.driver_options import DRIVERS
-from ...backend.settings.options import Options
-from ...backend.shared.aliases import JsonObject
-from ...backend.shared.backend import PACKAGE
-from ...backend.shared.interrupts import signal_name
+from ...backend.api import (
+    PACKAGE,
+    WITHOUT_TORCH,
+    JsonObject,
+    Options,
+    listening,
+    ops_of,
+    signal_name,
+)
 from .result import Outcome
 
 Announce = Callable[[str], None]
@@ -169,7 +171,8 @@ class _Pool:
             return []
         if not worker.ready:
             raise RuntimeError(f"no process for the suite '{self._suite}' starts: {worker.end()}")
-        when = f", when the driver {_role()} was asked about {asked}" if asked else ""
+        driver = Options.load(None).driver_name
+        when = f", when the driver {driver} was asked about {asked}" if asked else ""
         culprit = running or (next(iter(left)) if len(left) == 1 else "")
         if culprit in left:
             del left[culprit]
@@ -260,11 +263,6 @@ class _Worker:
             self._process.wait()
         self._process.stdout.close()
         self._errors.close()
-
-
-def _role() -> str:
-    """Return the name of the driver that programs are for."""
-    return str(DRIVERS[Options.load(None).driver]["name"])
 
 
 def _module(suite: str) -> ModuleType:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `conformance`."""
+"""The commands `conformance` and `extract`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ...backend.shared.messages import printable
 from ...backend.shared.problem import Problem, sentence
 from ...backend.shared.terminal import say
 from ...backend.shared.whole_files import NotWritten
-from .extract import CaseFile, extract, misfit, parts, read_arrays
-from .ledger import LEDGER, LedgerError
-from .model import Spec
-from .pages import write
-from .result import FORMAT_VERSION
-from .runner import SUITES, cases_of, meant, run
-from .suite import Crashed, NotRun, Settings
+from ..conformance.extract import CaseFile, extract, misfit, parts, read_arrays
+from ..conformance.ledger import LEDGER, LedgerError
+from ..conformance.model import Spec
+from ..conformance.pages import write
+from ..conformance.result import FORMAT_VERSION
+from ..conformance.runner import SUITES, cases_of, meant, run
+from ..conformance.suite import Crashed, NotRun, Settings
 
 USAGE = 2
 """The exit code where nothing could be judged: invalid arguments, and files that are not cases."""
