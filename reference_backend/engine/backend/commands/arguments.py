@@ -166,7 +166,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def options_of(arguments: argparse.Namespace) -> Options:
     """Return the options that the arguments of `add_model` stand for."""
     from ..settings.options import Options, read_settings
-    from ..shared.problem import told
+    from ..shared.problem import translated
 
     def read() -> Options:
         settings = read_settings(arguments.option)
@@ -178,4 +178,4 @@ def options_of(arguments: argparse.Namespace) -> Options:
             settings["strict"] = True
         return Options.load(arguments.options).merged(**settings)
 
-    return told(read)
+    return translated(read)

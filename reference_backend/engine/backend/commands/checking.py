@@ -18,7 +18,7 @@ from ..loading import WITHOUT_TORCH
 from ..shared.backend import BACKEND, DISTRIBUTION, PACKAGE
 from ..shared.entry_points import entry_point, has_workbench
 from ..shared.messages import last_line
-from ..shared.problem import REBUILD, Problem, told
+from ..shared.problem import REBUILD, Problem, translated
 from ..shared.terminal import say
 from ..table.limits import WHERE
 
@@ -44,7 +44,7 @@ def check() -> None:
         return
     _tell_driver()
     if has_workbench():
-        told(entry_point("read_vendor_cases"))
+        translated(entry_point("read_vendor_cases"))
         entry_point("check_first_op")()
 
 
@@ -65,7 +65,7 @@ def check_environment() -> None:
         return
     from ..settings.options import Options
 
-    told(lambda: Options.load(None))
+    translated(lambda: Options.load(None))
 
 
 def _check_autoload() -> None:

@@ -41,10 +41,18 @@ struct Artifact {
   std::string_view ports = {};
 };
 
+/*!
+ * \brief Text from an artifact or a driver, made safe to show.
+ *
+ * Invalid UTF-8 becomes question marks. Control characters, which a terminal would interpret,
+ * become \xNN, except line ends and tabs if the text may have lines.
+ */
+std::string Readable(const std::string& text, bool may_have_lines = false);
+
 /*! \brief Why bytes are not a valid artifact; what() continues "the artifact ". */
 class ArtifactError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit ArtifactError(const std::string& text) : std::runtime_error(Readable(text)) {}
 };
 
 /*! \brief The bytes of an artifact. */
@@ -82,14 +90,6 @@ uint64_t StoredChecksum(const uint8_t* artifact);
 
 /*! \brief Whether a text is UTF-8. */
 bool IsUtf8(std::string_view text);
-
-/*!
- * \brief Text from an artifact or a driver, made safe to show.
- *
- * Invalid UTF-8 becomes question marks. Control characters, which a terminal would interpret,
- * become \xNN, except line ends and tabs if the text may have lines.
- */
-std::string Readable(const std::string& text, bool may_have_lines = false);
 
 /*! \brief A checksum that runs as fast as memory and changes with each changed bit. */
 uint64_t Checksum(const uint8_t* bytes, size_t size, uint64_t seed = 0);

@@ -40,6 +40,7 @@
 #include "object_file.h"
 #include "ports.h"
 #include "signature.h"
+#include "user_error.h"
 
 namespace npu {
 namespace {
@@ -132,16 +133,7 @@ struct Region {
 
 ffi::String TextOf(const char* text) { return text == nullptr ? "" : text; }
 
-/*! \brief Makes a module; a defect of an artifact becomes an error for the user. */
-template <typename Body>
-auto Readably(const Body& body) {
-  try {
-    return body();
-  } catch (const ArtifactError& error) {
-    TVM_FFI_THROW(ValueError) << kBackend << ": the artifact " << Readable(error.what());
-  }
-  TVM_FFI_UNREACHABLE();
-}
+constexpr char kAbout[] = ": the artifact ";
 
 /*!
  * \brief An artifact that TVM links into a library as an object file.
@@ -192,7 +184,7 @@ class ArtifactModule : public ffi::ModuleObj {
   }
 
   static ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
-    return Readably([&] {
+    return Translated<ArtifactError>(kAbout, [&] {
       return ffi::Module(ffi::make_object<ArtifactModule>(Region::Copy(bytes), std::nullopt));
     });
   }
@@ -296,7 +288,8 @@ class RegionModule : public ffi::ModuleObj {
     const Region* region = resolved_.load(std::memory_order_acquire);
     if (region != nullptr) return *region;
     std::lock_guard<std::mutex> lock(mutex_);
-    if (region_ == nullptr) region_ = Readably([this] { return FindRegion(); });
+    if (region_ == nullptr)
+      region_ = Translated<ArtifactError>(kAbout, [this] { return FindRegion(); });
     resolved_.store(region_.get(), std::memory_order_release);
     return *region_;
   }
@@ -476,7 +469,7 @@ class RegionModule : public ffi::ModuleObj {
 };
 
 ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
-  return Readably([&] {
+  return Translated<ArtifactError>(kAbout, [&] {
     auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
     return IsReference(data, bytes.size())
                ? ffi::Module(ffi::make_object<RegionModule>(ReadReference(data, bytes.size())))
@@ -486,8 +479,8 @@ ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
 
 /*! \brief Loads an artifact from the tensor that the codegen has written it to, without a copy. */
 ffi::Module LoadFromTensor(const ffi::Tensor& tensor) {
-  return Readably(
-      [&] { return ffi::Module(ffi::make_object<RegionModule>(Region::Refer(tensor))); });
+  return Translated<ArtifactError>(
+      kAbout, [&] { return ffi::Module(ffi::make_object<RegionModule>(Region::Refer(tensor))); });
 }
 
 /*! \brief The drivers here and their self-descriptions, the vendor's first. */

@@ -24,6 +24,7 @@
 #include "ir_adapter.h"
 #include "lowering.h"
 #include "names.h"
+#include "user_error.h"
 
 namespace npu {
 namespace {
@@ -43,21 +44,12 @@ LoweringOptions ReadOptions(const ffi::String& driver, const OptionMap& driver_o
   return options;
 }
 
-/*! \brief Runs a function of the API; a refusal becomes an error for the user. */
-template <typename Body>
-auto Refusable(const Body& body) {
-  try {
-    return body();
-  } catch (const Refusal& refusal) {
-    TVM_FFI_THROW(ValueError) << kBackend << " cannot compile " << refusal.what();
-  }
-  TVM_FFI_UNREACHABLE();
-}
+constexpr char kAbout[] = " cannot compile ";
 
 /*! \brief The region as data: everything that its program depends on except the options. */
 ffi::Map<ffi::String, ffi::Any> DescribeGraph(const ffi::ObjectRef& function,
                                               const ConstantNames& constant_names) {
-  return Refusable([&]() -> ffi::Map<ffi::String, ffi::Any> {
+  return Translated<Refusal>(kAbout, [&]() -> ffi::Map<ffi::String, ffi::Any> {
     Graph graph = ReadFunction(function, constant_names);
     ffi::Array<ffi::Tensor> constants;
     for (const Node& node : graph.nodes) {
@@ -118,7 +110,7 @@ ffi::Tensor NewArtifact(int64_t size) {
 ffi::Tensor Compile(const ffi::ObjectRef& function, const ConstantNames& constant_names,
                     const ffi::String& driver, const OptionMap& driver_options,
                     const BoundMap& symbol_bounds, const ffi::String& manifest) {
-  return Refusable([&] {
+  return Translated<Refusal>(kAbout, [&] {
     Graph graph = ReadFunction(function, constant_names);
     LoweringOptions options = ReadOptions(driver, driver_options, symbol_bounds);
     LoweredProgram program = LowerGraph(graph, options, LoweringGoal::kProgram);

@@ -20,7 +20,7 @@ from ..models.files import require_file, require_writable
 from ..report.onnx_report import require_onnx
 from ..report.report import Report
 from ..shared.entry_points import entry_point
-from ..shared.problem import Problem, sentence, told
+from ..shared.problem import Problem, sentence, translated
 from ..shared.terminal import say
 from ..shared.whole_files import write_text, writing
 from .json_files import read_json
@@ -110,7 +110,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and arguments.output.suffix.lower() in (".html", ".htm"):
         raise Problem(f"--output writes JSON; --html {arguments.output} writes the page.")
     if arguments.netron is not None:
-        told(require_onnx)
+        translated(require_onnx)
     if arguments.accuracy is not None and arguments.quantize is None:
         raise Problem(
             "--accuracy compares the quantized model with the float one; it goes with --quantize "
@@ -129,7 +129,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     with steps_of(arguments, own=arguments.accuracy is not None) as steps:
         prepared = prepare(arguments, steps)
         if profile is not None:
-            told(lambda: require_match(profile, prepared.report))
+            translated(lambda: require_match(profile, prepared.report))
         if arguments.accuracy is not None:
             steps.begin("comparing the layers")
             accuracy = entry_point("accuracy_of")(prepared, arguments)

@@ -11,7 +11,7 @@ from .. import loading
 from ..loading import needs_compiler
 from ..shared.backend import NOT_SELECTED, PACKAGE
 from ..shared.messages import printable
-from ..shared.problem import Problem, told
+from ..shared.problem import Problem, translated
 from ..shared.terminal import say
 from ..table.limits import WHERE, text_of
 
@@ -64,7 +64,7 @@ def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
         raise Problem(f"The backend does not load: {loading.failure}")
     from ..compiling.artifacts import read_artifacts
 
-    artifacts = told(lambda: read_artifacts(path))
+    artifacts = translated(lambda: read_artifacts(path))
     chosen = [artifact for artifact in artifacts if region in (None, artifact.symbol)]
     if not chosen:
         known = ", ".join(artifact.symbol for artifact in artifacts)

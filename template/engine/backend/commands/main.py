@@ -19,7 +19,7 @@ from ..loading import needs_compiler
 from ..shared import interrupts
 from ..shared.backend import PACKAGE
 from ..shared.entry_points import WithoutWorkbenchError, entry_point
-from ..shared.problem import WITHOUT_MEMORY, Problem, told
+from ..shared.problem import WITHOUT_MEMORY, Problem, translated
 from ..shared.terminal import say
 from ..shared.whole_files import NotWritten
 from ..table.limits import WHERE
@@ -45,7 +45,7 @@ _CODES = "exit code: 0 if all is well, 1 if not (a sentence says why), 2 for wro
 
 def _kit() -> Mapping[str, tuple[_Adder, _Command]]:
     needs_compiler("The kit")
-    told(entry_point("read_vendor_cases"))
+    translated(entry_point("read_vendor_cases"))
     kit: Mapping[str, tuple[_Adder, _Command]]
     kit = entry_point("KIT")
     return kit

@@ -25,7 +25,7 @@ class Problem(Exception):
     """A command cannot go on; the message says what is wrong and what to do."""
 
 
-def told(read: Callable[[], _Result]) -> _Result:
+def translated(read: Callable[[], _Result]) -> _Result:
     """Return what a function reads; an error in its input becomes a `Problem`."""
     try:
         return read()

@@ -9,7 +9,7 @@ from ...backend.commands.json_files import read_json
 from ...backend.models.files import require_writable
 from ...backend.profiling import Profile
 from ...backend.report.report import Report
-from ...backend.shared.problem import told
+from ...backend.shared.problem import translated
 from ...backend.shared.terminal import say
 from ...backend.shared.whole_files import write_text
 from ..accuracy import AccuracyReport
@@ -36,7 +36,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
             for path in arguments.accuracy
         )
         accuracies = (first, second)
-    found = told(lambda: compare(before, after, accuracies=accuracies, profiles=profiles))
+    found = translated(lambda: compare(before, after, accuracies=accuracies, profiles=profiles))
     if arguments.output is not None:
         write_text(arguments.output, found.to_json())
     if arguments.json:
