@@ -18,17 +18,13 @@ from ..table.chains import find, in_rank, transposed_axes
 from ..table.table import Table
 from .rewriting import Bindings, Site, Steps, is_call_of, is_full_of
 
-# PyTorch's form: zeros where all scores of a row are -inf.
-
-
 _SCORES = ("scores * scale + bias", "scores + bias", "scores * scale", "scores")
-_SAFE_ATTENTION = (
+_SAFE_ATTENTION = (  # PyTorch's form: zeros where all scores of a row are -inf.
     "w = softmax(s, axis=-1)",
     "m = astype(logical_not(equal(s, -1e999)), dtype='int8')",
     "n = logical_not(astype(max(m, axis=[-1], keepdims=True), dtype='bool'))",
     "matmul(where(n, zero, w), value)",
 )
-
 
 _SCALES = (2.0**-5, 1.0)
 """Of queries and keys; other factors may be what keeps their product in the range of its type."""
@@ -37,10 +33,10 @@ _SCALES = (2.0**-5, 1.0)
 def _has_attention(table: Table, operand: str = "query") -> bool:
     """Whether the table has attention as a chain with this operand."""
     return any(
-        item.name == operand
+        tensor.name == operand
         for op in table.ops
         if op.chains and op.engine == "matrix"
-        for item in op.inputs
+        for tensor in op.inputs
     )
 
 
@@ -62,10 +58,10 @@ def scale_once(site: Site) -> Bindings | None:
             return None
         factors.append(factor)
         operands.append(scaled.args[0])
-    number = math.prod(item.value.numpy().astype("float64").item() for item in factors)
+    number = math.prod(factor.value.numpy().astype("float64").item() for factor in factors)
     factor = relax.const(number, str(factors[0].value.dtype))
     steps = Steps(site)
-    if {str(item.value.dtype) for item in factors} == {"float32"}:
+    if {str(factor.value.dtype) for factor in factors} == {"float32"}:
         product = steps.add(relax.op.matmul(*operands, call.attrs.out_dtype))
         return steps.end(relax.op.multiply(product, factor))
     # Without a factor before it, the product might overflow.
@@ -91,9 +87,9 @@ def add_biases_first(site: Site) -> Bindings | None:
     while site.is_used_once(scores) and is_call_of(added := site.value(scores), "relax.add"):
         sides = (added.args, added.args[::-1])
         apart = [
-            (one, other)
-            for one, other in sides
-            if _is_score(one, site.values) and not _is_score(other, site.values)
+            (left, right)
+            for left, right in sides
+            if _is_score(left, site.values) and not _is_score(right, site.values)
         ]
         if not apart:
             break
@@ -102,9 +98,9 @@ def add_biases_first(site: Site) -> Bindings | None:
     if len(biases) < 2 or str(scores.ty.dtype) != "float32":
         return None
     steps = Steps(site)
-    total = reduce(lambda one, other: steps.add(relax.op.add(one, other)), reversed(biases))
-    both = steps.add(relax.op.add(scores, total))
-    softmax = steps.add(relax.op.nn.softmax(both, weights.attrs.axis))
+    bias = reduce(lambda total, bias: steps.add(relax.op.add(total, bias)), reversed(biases))
+    biased = steps.add(relax.op.add(scores, bias))
+    softmax = steps.add(relax.op.nn.softmax(biased, weights.attrs.axis))
     return steps.end(relax.op.matmul(softmax, product.args[1], product.attrs.out_dtype))
 
 
@@ -123,8 +119,8 @@ def widen_bias(site: Site) -> Bindings | None:
             wide = _widened(bias, scores, steps)
             if wide is bias:
                 return None
-            both = steps.add(relax.op.add(scores, wide))
-            return steps.end(relax.op.nn.softmax(both, call.attrs.axis))
+            biased = steps.add(relax.op.add(scores, wide))
+            return steps.end(relax.op.nn.softmax(biased, call.attrs.axis))
     return None
 
 
@@ -143,8 +139,8 @@ def _product_in(expr: relax.Expr, values: Values) -> relax.Call | None:
     """Return the matmul that a value derives from by additions and scalings only."""
     value = values.get(expr) if isinstance(expr, relax.Var) else None
     if is_call_of(value, *_SUMS_AND_FACTORS):
-        found = (_product_in(operand, values) for operand in value.args)
-        return next((product for product in found if product is not None), None)
+        products = (_product_in(operand, values) for operand in value.args)
+        return next((product for product in products if product is not None), None)
     return value if is_call_of(value, "relax.matmul") else None
 
 
@@ -175,22 +171,22 @@ def guard_behind_attention(site: Site) -> Bindings | None:
     product = site.call
     if not _has_attention(site.table) or not site.is_used_once(product.args[0]):
         return None
-    found_by = (find(one, site.binding.var, site.values) for one in _safe_attention())
-    for found in chain.from_iterable(found_by):
-        scores, bias = found.inputs["scores"], found.inputs.get("bias")
+    matches = (find(guarded, site.binding.var, site.values) for guarded in _safe_attention())
+    for match in chain.from_iterable(matches):
+        scores, bias = match.inputs["scores"], match.inputs.get("bias")
         # Anything but a product might contain a mask itself; float16 scores might overflow.
         if not is_call_of(site.value(scores), "relax.matmul") or _is_score(bias, site.values):
             continue
-        zero = found.inputs["zero"]
+        zero = match.inputs["zero"]
         if str(scores.ty.dtype) != "float32" or not is_full_of(0, zero, site.values):
             continue
         guarded = site.values[product.args[0]]
         weights = guarded.args[2]
         steps = Steps(site)
-        mixed = relax.op.matmul(weights, found.inputs["value"], product.attrs.out_dtype)
-        known = None if bias is None else resolve(bias, site.values)
+        mixed = relax.op.matmul(weights, match.inputs["value"], product.attrs.out_dtype)
+        mask = None if bias is None else resolve(bias, site.values)
         if bias is None or (
-            isinstance(known, Constant) and (known.value.numpy().max(-1) > -math.inf).all()
+            isinstance(mask, Constant) and (mask.value.numpy().max(-1) > -math.inf).all()
         ):
             return steps.end(mixed)
         # Not by a row's maximum: TVM's starts from the lowest finite number, not from -inf.
@@ -237,5 +233,7 @@ def turn_guard(site: Site) -> Bindings | None:
     if not is_full_of(0, zero, site.values) or zero.ty.ndim or masked.ty.ndim != mixed.ty.ndim:
         return None
     steps = Steps(site)
-    turned = [steps.add(relax.op.permute_dims(item, call.attrs.axes)) for item in (masked, mixed)]
+    turned = [
+        steps.add(relax.op.permute_dims(tensor, call.attrs.axes)) for tensor in (masked, mixed)
+    ]
     return steps.end(relax.op.where(turned[0], zero, turned[1]))

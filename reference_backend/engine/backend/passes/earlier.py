@@ -25,7 +25,7 @@ from .quantized import (
     ends_a_chain,
     has_one_scale,
     is_alike,
-    move_others,
+    move_like,
     moved_parts,
     moves_elements,
     real_of,
@@ -36,11 +36,11 @@ from .rewriting import Bindings, Block, is_call_of, op_name, with_constants
 _DROPS = frozenset(
     (*CHOSEN, "relax.strided_slice", "relax.take", "relax.gather_elements", "relax.where", RESIZE)
 )
-"""The ops whose results may have fewer elements than what they read."""
+"""The ops whose results may have fewer elements than their operands."""
 
 _REACH = 6
-"""How many ops after a dequantize may compute and move what it makes: a product with its bias,
-residual and activation, and what moves the result."""
+"""How many ops may lie between a dequantize and a tensor that a composite still computes from it:
+a product with its bias, residual and activation, and ops that move the result."""
 
 
 def quantize_first(block: Block, table: Table) -> Bindings | None:
@@ -66,63 +66,63 @@ class _QuantizeFirst:
         self._values, self._table = block.values, table
         self._builder = relax.BlockBuilder()
         self._quantized: dict[relax.Expr, list[tuple[relax.Call, relax.Expr]]] = {}
-        """The integers of real numbers, each with a quantize that makes such integers."""
-        self._wanted: dict[relax.Var, relax.Call | None] = {}
-        """How all readers of a value quantize it; none if they differ."""
+        """For real numbers, each quantize of them with its integers."""
+        self._demand: dict[relax.Var, relax.Call | None] = {}
+        """The quantize that all readers of a value apply to it; None if they differ."""
         self._movable: set[relax.Var] = set()
         """The results of ops that can move integers instead."""
         for binding in reversed(block.bindings):
-            self._find_wanted(binding)
+            self._note_demand(binding)
 
     def add(self, binding: relax.Binding) -> None:
-        """Append a binding, after what moves its integers; or bind it to known integers."""
+        """Append a binding after the calls that move its integers, or bind it to known integers."""
         value = binding.value
-        wanted = self._wanted.get(binding.var)
+        quantize = self._demand.get(binding.var)
         if not isinstance(binding, relax.VarBinding):
             pass
         elif is_call_of(value, QUANTIZE):
-            known = self._known(value.args[0], value)
-            if known is not None and tvm_ffi.structural_equal(known.ty, binding.var.ty):
+            integers = self._known_integers(value.args[0], value)
+            if integers is not None and tvm_ffi.structural_equal(integers.ty, binding.var.ty):
                 self.changed = True
-                binding = relax.VarBinding(binding.var, known)
+                binding = relax.VarBinding(binding.var, integers)
             else:
                 self._quantized.setdefault(value.args[0], []).append((value, binding.var))
         elif isinstance(value, relax.TupleGetItem):
-            for quantize, whole in self._quantized.get(value.tuple_value, ()):
-                self._keep(binding.var, relax.TupleGetItem(whole, value.index), quantize)
-        elif wanted is not None and binding.var in self._movable and self._is_worth_it(value):
-            parts = [self._integers(part, wanted) for part in moved_parts(value, self._values)]
-            moved = self._moved(value, parts, wanted)
+            for like, whole in self._quantized.get(value.tuple_value, ()):
+                self._keep(binding.var, relax.TupleGetItem(whole, value.index), like)
+        elif quantize is not None and binding.var in self._movable and self._is_worth_it(value):
+            parts = [self._integers(part, quantize) for part in moved_parts(value, self._values)]
+            moved = self._moved(value, parts, quantize)
             if moved is not None:
-                self._keep(binding.var, moved, wanted)
+                self._keep(binding.var, moved, quantize)
         self.bindings.append(binding)
 
-    def _find_wanted(self, binding: relax.Binding) -> None:
-        """Note how a binding wants what it reads to be quantized; its readers come first."""
+    def _note_demand(self, binding: relax.Binding) -> None:
+        """Note how a binding quantizes its operands; called for its readers first."""
         value = binding.value
-        wanted = self._wanted.get(binding.var)
+        quantize = self._demand.get(binding.var)
         read: Sequence[relax.Expr] = ()
         if is_call_of(value, QUANTIZE):
-            wanted, read = value, value.args[:1] if has_one_scale(value, self._values) else ()
-        elif not isinstance(binding.var, relax.DataflowVar) or wanted is None:
+            quantize, read = value, value.args[:1] if has_one_scale(value, self._values) else ()
+        elif not isinstance(binding.var, relax.DataflowVar) or quantize is None:
             pass
         elif isinstance(value, relax.TupleGetItem):
             read = [value.tuple_value]
-        elif self._may_move(value, wanted) and not self._is_part_of_an_op(binding.var):
+        elif self._may_move(value, quantize) and not self._is_part_of_an_op(binding.var):
             self._movable.add(binding.var)
             read = moved_parts(value, self._values)
-        moved = {item for item in read if isinstance(item, relax.Var)}
+        moved = {part for part in read if isinstance(part, relax.Var)}
         for var in relax.analysis.free_vars(value):
-            mine = wanted if var in moved else None
-            others = self._wanted.get(var, mine)
-            same = mine is not None and others is not None and self._is_alike(mine, others)
-            self._wanted[var] = mine if same else None
+            mine = quantize if var in moved else None
+            agreed = self._demand.get(var, mine)
+            same = mine is not None and agreed is not None and self._is_alike(mine, agreed)
+            self._demand[var] = mine if same else None
 
-    def _is_alike(self, one: relax.Call, other: relax.Call) -> bool:
-        return is_alike(one, other, self._values)
+    def _is_alike(self, first: relax.Call, second: relax.Call) -> bool:
+        return is_alike(first, second, self._values)
 
     def _may_move(self, call: relax.Expr, quantize: relax.Call) -> bool:
-        """Whether an op moves data, and the table has it for integers, and the quantizes."""
+        """Whether an op only moves data, and the table takes its quantizes and it with integers."""
         name = op_name(call)
         if not moves_elements(call):
             return False
@@ -133,15 +133,17 @@ class _QuantizeFirst:
         integers = [relax.Var("x", relax.TensorType(part.ty.shape, dtype)) for part in parts]
         calls = [self._moved(call, integers, quantize)]
         calls += [
-            self._quantize(part, quantize) for part in parts if self._known(part, quantize) is None
+            self._quantize(part, quantize)
+            for part in parts
+            if self._known_integers(part, quantize) is None
         ]
         return all(
-            item is not None and self._table.refusal(item, self._values, asked_later=True) is None
-            for item in calls
+            call is not None and self._table.refusal(call, self._values, asked_later=True) is None
+            for call in calls
         )
 
     def _is_part_of_an_op(self, var: relax.Var) -> bool:
-        """Whether an op is the last of another, such as the transposition behind attention."""
+        """Whether a value ends a chain, such as the transposition behind attention."""
         return ends_a_chain(var, self._table.ops, self._values)
 
     def _is_worth_it(self, call: relax.Call) -> bool:
@@ -151,7 +153,7 @@ class _QuantizeFirst:
         parts = moved_parts(call, self._values)
         computed = [part for part in parts if isinstance(resolve(part, self._values), relax.Var)]
         real = [part for part in computed if not is_call_of(self._values.get(part), DEQUANTIZE)]
-        apart = any(self._wanted.get(part) is None for part in real)
+        apart = any(self._demand.get(part) is None for part in real)
         return not apart and any(self._is_of_integers(part, _REACH) for part in computed)
 
     def _is_of_integers(self, expr: relax.Expr, reach: int) -> bool:
@@ -165,15 +167,15 @@ class _QuantizeFirst:
     def _moved(
         self, call: relax.Call, integers: Sequence[relax.Expr], quantize: relax.Call
     ) -> relax.Call | None:
-        """Return a call that moves integers; none if those of its border are unknown."""
+        """Return the call with integers; None if the integer of its border is unknown."""
         border = 0.0
         if op_name(call) == "relax.nn.pad":
             number = relax.const(np.float32(call.attrs.pad_value))
-            known = constant_of(self._quantize(number, quantize))
-            if not isinstance(known, Constant):
+            integer = constant_of(self._quantize(number, quantize))
+            if not isinstance(integer, Constant):
                 return None
-            border = float(known.value.numpy())
-        moved = self._builder.normalize(move_others(call, integers, border))
+            border = float(integer.value.numpy())
+        moved = self._builder.normalize(move_like(call, integers, border))
         return moved if call.span is None else with_span(moved, call.span)
 
     def _quantize(self, real: relax.Expr, like: relax.Call) -> relax.Call:
@@ -181,10 +183,10 @@ class _QuantizeFirst:
         call = self._builder.normalize(with_constants(call, self._values))
         return call if like.span is None else with_span(call, like.span)
 
-    def _known(self, real: relax.Expr, quantize: relax.Call) -> relax.Expr | None:
-        """Return the integers of real numbers if they are constant, or computed before."""
-        for other, integers in self._quantized.get(real, ()):
-            if self._is_alike(other, quantize):
+    def _known_integers(self, real: relax.Expr, quantize: relax.Call) -> relax.Expr | None:
+        """Return integers that are constant, or were computed before."""
+        for earlier, integers in self._quantized.get(real, ()):
+            if self._is_alike(earlier, quantize):
                 return integers
         source = self._values.get(real)
         constant: relax.Expr | None = resolve(real, self._values)
@@ -199,10 +201,10 @@ class _QuantizeFirst:
         return constant_of(self._builder.normalize(with_constants(call, self._values)))
 
     def _integers(self, real: relax.Expr, quantize: relax.Call) -> relax.Expr:
-        """Return the integers of real numbers, which are quantized here unless they are known."""
-        known = self._known(real, quantize)
-        if known is not None:
-            return known
+        """Return known integers of real numbers, or quantize these here."""
+        integers = self._known_integers(real, quantize)
+        if integers is not None:
+            return integers
         return self._keep(real, self._quantize(real, quantize), quantize)
 
     def _keep(self, real: relax.Expr, value: relax.Expr, quantize: relax.Call) -> relax.Var:

@@ -31,14 +31,11 @@ MADE_OF_NOTHING = tuple(
     f"relax.{name}" for name in ("zeros", "ones", "full", "arange", "eye", "eye_like")
 )
 _DEQUANTIZE = "relax.dequantize"
-"""Not folded: a quantized constant is smaller than its value, and the NPU computes with it."""
+"""Not folded: quantized constants are smaller than real ones, and the NPU computes with them."""
 
 
 def materialize(site: Site) -> Bindings | None:
-    """Return the constant made by a call without tensors, such as positions or a mask of ones.
-
-    Large constants, and those of symbolic size, become a broadcast number.
-    """
+    """Compute a call without tensors, such as positions; a large result becomes a broadcast."""
     call = site.call
     name = op_name(call)
     try:
@@ -76,10 +73,7 @@ def materialize(site: Site) -> Bindings | None:
 
 
 def fold_constants(reader: Reader, mod: tvm.IRModule) -> tvm.IRModule:
-    """Fold every call of constants, and let other calls read constants directly.
-
-    The folded module, or the same one if there is nothing to fold.
-    """
+    """Fold every call of constants, and let other calls read constants directly."""
     candidates = [
         call
         for _, blocks in reader.functions(mod)
@@ -94,32 +88,34 @@ def fold_constants(reader: Reader, mod: tvm.IRModule) -> tvm.IRModule:
 def _tensors(call: relax.Call) -> list[relax.Expr]:
     """Return the arguments of a call, with tuples flattened."""
     return [
-        item
+        tensor
         for argument in items_of(call.args)
-        for item in (argument.fields if isinstance(argument, relax.Tuple) else [argument])
+        for tensor in (argument.fields if isinstance(argument, relax.Tuple) else [argument])
     ]
 
 
 def _constant_calls(block: Block) -> list[relax.Call]:
     """Return the calls with constant results, without computing any."""
-    found: dict[relax.Var, relax.Call] = {}
+    constants: dict[relax.Var, relax.Call] = {}
     for binding in block.bindings:
         value = binding.value
         if isinstance(binding, relax.VarBinding) and isinstance(value, relax.TupleGetItem):
-            if value.tuple_value in found:
-                found[binding.var] = value
+            if value.tuple_value in constants:
+                constants[binding.var] = value
         elif isinstance(binding, relax.VarBinding) and isinstance(value, relax.Call):
             call = with_constants(value, block.values)
-            constant = [item for item in _tensors(call) if isinstance(item, Constant)]
-            operands = [item for item in _tensors(call) if isinstance(item, relax.Var)]
+            constant_operands = [
+                tensor for tensor in _tensors(call) if isinstance(tensor, Constant)
+            ]
+            operands = [tensor for tensor in _tensors(call) if isinstance(tensor, relax.Var)]
             if op_name(call) == "relax.shape_of":
                 if constant_of(call) is not None:
-                    found[binding.var] = call
-            elif all(item in found for item in operands) and _may_fold(
-                call, [*constant, *operands]
+                    constants[binding.var] = call
+            elif all(operand in constants for operand in operands) and _may_fold(
+                call, [*constant_operands, *operands]
             ):
-                found[binding.var] = call
-    return [call for call in found.values() if isinstance(call, relax.Call)]
+                constants[binding.var] = call
+    return [call for call in constants.values() if isinstance(call, relax.Call)]
 
 
 def _may_fold(call: relax.Call, operands: Sequence[relax.Expr]) -> bool:
@@ -135,12 +131,12 @@ def _may_fold(call: relax.Call, operands: Sequence[relax.Expr]) -> bool:
         return True
     is_tuple = isinstance(call.ty, relax.TupleType)
     results = [fixed_shape(ty) for ty in (call.ty.fields if is_tuple else [call.ty])]
-    known = [item for item in results if item is not None]
-    if len(known) < len(results):
+    fixed = [shape for shape in results if shape is not None]
+    if len(fixed) < len(results):
         return False
-    count = sum(math.prod(shape) for _, shape in known)
-    read = sum(math.prod((fixed_shape(item.ty) or ("", (0,)))[1]) for item in operands)
-    size = sum(math.prod(shape) * tvm.runtime.DataType(dtype).itemsize for dtype, shape in known)
+    count = sum(math.prod(shape) for _, shape in fixed)
+    read = sum(math.prod((fixed_shape(operand.ty) or ("", (0,)))[1]) for operand in operands)
+    size = sum(math.prod(shape) * tvm.runtime.DataType(dtype).itemsize for dtype, shape in fixed)
     return count <= read or size <= LARGEST_CONSTANT
 
 
@@ -184,9 +180,9 @@ def _value_of(call: relax.Call, kernels: Kernels) -> relax.Expr | None:
     operands = _tensors(call)
     if op_name(call) == "relax.shape_of":
         return constant_of(call)
-    if any(isinstance(item, relax.Var) for item in operands):
+    if any(isinstance(operand, relax.Var) for operand in operands):
         return None
-    if not _may_fold(call, [item for item in operands if isinstance(item, Constant)]):
+    if not _may_fold(call, [operand for operand in operands if isinstance(operand, Constant)]):
         return None
     try:
         value = constant_of(call)
@@ -205,12 +201,12 @@ def _with_source(value: Constant, call: relax.Call) -> Constant:
     dtype, shape = fixed_shape(value.ty) or ("", ())
     if not dtype.startswith(("float", "bfloat")):
         return value
-    for item in _tensors(call):
-        source = folded_type(item)
-        if not source and op_name(call) == "relax.astype" and str(item.ty.dtype) in _QUANTIZED:
-            source = str(item.ty.dtype)
-        # Not of factors beside them.
-        if source and math.prod(item.value.shape) == math.prod(shape):
+    for operand in _tensors(call):
+        source = folded_type(operand)
+        if not source and op_name(call) == "relax.astype" and str(operand.ty.dtype) in _QUANTIZED:
+            source = str(operand.ty.dtype)
+        # A factor beside the integers has fewer elements.
+        if source and math.prod(operand.value.shape) == math.prod(shape):
             return folded_from(value, source)
     return value
 
@@ -233,42 +229,42 @@ class Kernels:
 
     def __init__(self, mod: tvm.IRModule, calls: Iterable[relax.Call]) -> None:
         self._mod = mod
-        self._known: dict[str, _Lowered | None] = {}
-        wanted = {self._key(call): call for call in calls if _has_kernel(call)}
-        if wanted:
-            self._build(wanted)
+        self._lowered: dict[str, _Lowered | None] = {}
+        by_key = {self._key(call): call for call in calls if _has_kernel(call)}
+        if by_key:
+            self._build(by_key)
 
     def run(self, call: relax.Call) -> relax.Expr | None:
         """Compute a call of constants; None if TVM has no kernel for it."""
         if not _has_kernel(call):
             return None
         key = self._key(call)
-        if key not in self._known:
+        if key not in self._lowered:
             # Rare: NumPy leaves few values of such calls.
             self._build({key: call})
-        lowered = self._known[key]
+        lowered = self._lowered[key]
         return None if lowered is None else lowered.run(_tensors(call))
 
     def _key(self, call: relax.Call) -> str:
         """Return the key that calls of the same kernel share."""
         parts = [
-            f"{item.ty}" if isinstance(item.ty, relax.TensorType) else f"{item}"
-            for item in _tensors(call)
+            f"{operand.ty}" if isinstance(operand.ty, relax.TensorType) else f"{operand}"
+            for operand in _tensors(call)
         ]
         attributes = {} if op_name(call) == "relax.call_tir" else attributes_of(call, {})
         return f"{call.op} {parts} {call.ty} {attributes}"
 
-    def _build(self, wanted: Mapping[str, relax.Call]) -> None:
+    def _build(self, calls: Mapping[str, relax.Call]) -> None:
         try:
-            self._known |= _lower(self._mod, wanted)
+            self._lowered |= _lower(self._mod, calls)
         except Exception as error:
-            if len(wanted) == 1:
-                _log.debug("TVM has no kernel for %s: %s", next(iter(wanted)), error)
-                self._known |= dict.fromkeys(wanted)
+            if len(calls) == 1:
+                _log.debug("TVM has no kernel for %s: %s", next(iter(calls)), error)
+                self._lowered |= dict.fromkeys(calls)
                 return
-            # TVM does not tell which one cannot be built.
-            half = len(wanted) // 2
-            items = list(wanted.items())
+            # TVM does not tell which call cannot be built.
+            half = len(calls) // 2
+            items = list(calls.items())
             self._build(dict(items[:half]))
             self._build(dict(items[half:]))
 
@@ -288,18 +284,18 @@ class _Lowered:
         self._library = library
 
     def run(self, operands: Sequence[relax.Expr]) -> relax.Expr | None:
-        tensors = [item for item in operands if isinstance(item.ty, relax.TensorType)]
-        known = dict(zip(self._function.params, tensors, strict=True))
+        tensors = [operand for operand in operands if isinstance(operand.ty, relax.TensorType)]
+        bound = dict(zip(self._function.params, tensors, strict=True))
         for block in self._function.body.blocks:
             for binding in block.bindings:
-                known[binding.var] = self._value(binding.value, known)
-        result = _resolved(self._function.body.body, known)
+                bound[binding.var] = self._value(binding.value, bound)
+        result = _resolved(self._function.body.body, bound)
         return None if isinstance(result, relax.Var) else result
 
-    def _value(self, value: relax.Expr, known: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
+    def _value(self, value: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
         if op_name(value) != "relax.call_tir":
-            return _resolved(value, known)
-        arguments = [_resolved(item, known).value for item in value.args[1].fields]
+            return _resolved(value, bound)
+        arguments = [_resolved(operand, bound).value for operand in value.args[1].fields]
         is_tuple = isinstance(value.ty, relax.TupleType)
         types = [fixed_shape(ty) for ty in (value.ty.fields if is_tuple else [value.ty])]
         results = [
@@ -310,32 +306,29 @@ class _Lowered:
         return relax.Tuple(constants) if is_tuple else constants[0]
 
 
-def _resolved(expr: relax.Expr, known: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
+def _resolved(expr: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
     if isinstance(expr, relax.TupleGetItem):
-        return _resolved(expr.tuple_value, known).fields[expr.index]
+        return _resolved(expr.tuple_value, bound).fields[expr.index]
     if isinstance(expr, relax.Tuple):
-        return relax.Tuple([_resolved(item, known) for item in expr.fields])
-    return known.get(expr, expr) if isinstance(expr, relax.Var) else expr
+        return relax.Tuple([_resolved(field, bound) for field in expr.fields])
+    return bound.get(expr, expr) if isinstance(expr, relax.Var) else expr
 
 
-def _lower(mod: tvm.IRModule, wanted: Mapping[str, relax.Call]) -> dict[str, _Lowered | None]:
-    """Legalize calls and build all kernels in one module.
-
-    The runner of each call; None if it is not a sequence of kernels.
-    """
+def _lower(mod: tvm.IRModule, calls: Mapping[str, relax.Call]) -> dict[str, _Lowered | None]:
+    """Build the kernels of calls in one module; None for a call that is no sequence of kernels."""
     named = {
         argument: mod[argument]
-        for call in wanted.values()
+        for call in calls.values()
         for argument in call.args
         if isinstance(argument, tvm.ir.GlobalVar)
     }
     builder = relax.BlockBuilder(tvm.IRModule(named))
-    for index, call in enumerate(wanted.values()):
+    for index, call in enumerate(calls.values()):
         params: list[relax.Var] = []
 
         def parameter(expr: relax.Expr, params: list[relax.Var] = params) -> relax.Expr:
             if isinstance(expr, relax.Tuple):
-                return relax.Tuple([parameter(item, params) for item in expr.fields])
+                return relax.Tuple([parameter(field, params) for field in expr.fields])
             if not isinstance(expr.ty, relax.TensorType):
                 return expr
             params.append(relax.Var(f"operand{len(params)}", expr.ty))
@@ -344,22 +337,23 @@ def _lower(mod: tvm.IRModule, wanted: Mapping[str, relax.Call]) -> dict[str, _Lo
         arguments = [parameter(argument) for argument in call.args]
         with builder.function(f"call{index}", params):
             with builder.dataflow():
-                one = relax.Call(call.op, arguments, call.attrs, call.ty_args, None, call.ty)
-                result = builder.emit_output(one)
+                copy = relax.Call(call.op, arguments, call.attrs, call.ty_args, None, call.ty)
+                result = builder.emit_output(copy)
             builder.emit_func_output(result)
     legal = relax.transform.LegalizeOps()(builder.get())
-    functions = {key: legal[f"call{index}"] for index, key in enumerate(wanted)}
-    complete = {key: item for key, item in functions.items() if _is_lowered(item)}
+    functions = {key: legal[f"call{index}"] for index, key in enumerate(calls)}
+    complete = {key: function for key, function in functions.items() if _is_lowered(function)}
     kernels = {
         global_var: function.with_attr("global_symbol", global_var.name_hint)
         for global_var, function in legal.functions_items()
         if isinstance(function, tvm.tirx.PrimFunc)
     }
     if not complete:
-        return dict.fromkeys(wanted)
+        return dict.fromkeys(calls)
     library = tvm.compile(tvm.IRModule(kernels), tvm.target.Target("llvm"))
     return {
-        key: _Lowered(item, library) if key in complete else None for key, item in functions.items()
+        key: _Lowered(function, library) if key in complete else None
+        for key, function in functions.items()
     }
 
 

@@ -30,22 +30,20 @@ def recover_op(site: Site) -> Bindings | None:
 
 
 def op_of(mod: tvm.IRModule, call: relax.Call) -> relax.Call | None:
-    """Return the op that a kernel computes.
-
-    A call of the op with the same arguments, or none.
-    """
+    """Return the call of the op that a kernel computes, or None."""
     kernel = mod[call.args[0]]
     inputs = list(call.args[1].fields)
     if len(call.args) != 2 or not isinstance(kernel, tvm.tirx.PrimFunc):
         return None
     try:
         shape = _sizes(call.ty)
-        is_two = len(inputs) == 2
-        candidates = _of_two(inputs, shape) if is_two else _of_one(inputs, shape, kernel)
+        candidates = (
+            _binary_ops(inputs, shape) if len(inputs) == 2 else _unary_ops(inputs, shape, kernel)
+        )
         for op, function, arguments in candidates:
             builder = relax.BlockBuilder()
-            own = builder.call_te(function, *arguments)
-            if tvm_ffi.structural_equal(_bare(builder.get()[own.args[0]]), _bare(kernel)):
+            rebuilt = builder.call_te(function, *arguments)
+            if tvm_ffi.structural_equal(_bare(builder.get()[rebuilt.args[0]]), _bare(kernel)):
                 return op
     except Unknown:
         pass
@@ -64,9 +62,9 @@ def _sizes(ty: relax.TensorType) -> list[int]:
     return [int(str(size)) for size in shape]
 
 
-def _of_two(inputs: list[relax.Expr], shape: list[int]) -> Iterator[_Candidate]:
+def _binary_ops(inputs: list[relax.Expr], shape: list[int]) -> Iterator[_Candidate]:
     try:
-        if np.broadcast_shapes(*(tuple(_sizes(item.ty)) for item in inputs)) != tuple(shape):
+        if np.broadcast_shapes(*(tuple(_sizes(tensor.ty)) for tensor in inputs)) != tuple(shape):
             return
     except ValueError:
         return
@@ -74,7 +72,7 @@ def _of_two(inputs: list[relax.Expr], shape: list[int]) -> Iterator[_Candidate]:
         yield op(*inputs), function, tuple(inputs)
 
 
-def _of_one(
+def _unary_ops(
     inputs: list[relax.Expr], shape: list[int], kernel: tvm.tirx.PrimFunc
 ) -> Iterator[_Candidate]:
     if len(inputs) != 1 or len(_sizes(inputs[0].ty)) != len(shape):
@@ -90,7 +88,7 @@ def _of_one(
     if not any(out % size for out, size in zip(shape, before, strict=True)):
         times = [out // size for out, size in zip(shape, before, strict=True)]
         yield relax.op.tile(data, times), topi.tile, (data, times)
-    yield from _of_own_borders(data, before, shape, kernel)
+    yield from _paddings_by_own_values(data, before, shape, kernel)
     border = _border(kernel)
     if border is not None:
         first, value = border
@@ -110,10 +108,10 @@ _BORDERS: tuple[tuple[str, Callable[..., tvm.te.Tensor], tuple[str, ...]], ...] 
 )
 
 
-def _of_own_borders(
+def _paddings_by_own_values(
     data: relax.Expr, before: list[int], shape: list[int], kernel: tvm.tirx.PrimFunc
 ) -> Iterator[_Candidate]:
-    """Generate paddings with the input's own values."""
+    """Generate paddings whose border repeats elements of the input."""
     store = _store(kernel)
     load = getattr(store, "value", None)
     if store is None or load is None or not hasattr(load, "indices") or not all(shape):
@@ -133,13 +131,13 @@ def _of_own_borders(
             middle = (low + high + 1) // 2
             low, high = (middle, high) if source(middle) == 0 else (low, middle - 1)
         starts["replicate"][axis] = low
-    for mode, function, more in _BORDERS:
+    for mode, function, mode_arguments in _BORDERS:
         first = starts[mode]
         last = [out - size - low for out, size, low in zip(shape, before, first, strict=True)]
         if min(*first, *last) < 0:
             continue
         widths = [width for pair in zip(first, last, strict=True) for width in pair]
-        yield relax.op.nn.pad(data, widths, mode), function, (data, first, last, *more)
+        yield relax.op.nn.pad(data, widths, mode), function, (data, first, last, *mode_arguments)
 
 
 def _source(index: tvm.ir.Expr, var: tvm.tirx.Var) -> Callable[[int], int]:
@@ -176,7 +174,7 @@ def _border(kernel: tvm.tirx.PrimFunc) -> tuple[list[int], float | int] | None:
         return None
     analyzer = Analyzer()
     pairs = zip(block.reads[0].region, block.iter_vars, strict=True)
-    offsets = [analyzer.simplify(item.var - region.min) for region, item in pairs]
+    offsets = [analyzer.simplify(axis.var - region.min) for region, axis in pairs]
     value = store.value.args[-1] if isinstance(store.value, tvm.ir.Call) else None
     number = getattr(value, "value", None)
     if number is None or not all(isinstance(offset, tvm.tirx.IntImm) for offset in offsets):

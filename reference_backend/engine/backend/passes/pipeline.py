@@ -45,18 +45,14 @@ Run = Callable[[Reader, tvm.IRModule], tvm.IRModule]
 
 @dataclass(frozen=True)
 class Pass:
-    """A canonicalization pass.
-
-    `name`: the name by which instruments see it, and by which it can be switched off.
-    `run`: rewrites a module, which it reads through the `Reader`.
-    """
+    """A canonicalization pass; `run` rewrites a module, which it reads through the `Reader`."""
 
     name: str
     run: Run
 
 
 def _calls(name: str, rewriter: Rewriter, *ops: str) -> Pass:
-    """Return a pass that replaces calls of some ops, one by one."""
+    """Return a pass that replaces single calls of these ops."""
     return Pass(name, lambda reader, mod: reader.rewrite(mod, ops, [rewriter]))
 
 
@@ -65,8 +61,8 @@ def _blocks(name: str, rewriter: BlockRewriter) -> Pass:
     return Pass(name, lambda reader, mod: reader.rewrite_blocks(mod, rewriter))
 
 
-def _of_tvm(name: str, own: Callable[[tvm.IRModule], tvm.IRModule]) -> Pass:
-    return Pass(name, lambda reader, mod: own(mod))
+def _of_tvm(name: str, transform: Callable[[tvm.IRModule], tvm.IRModule]) -> Pass:
+    return Pass(name, lambda reader, mod: transform(mod))
 
 
 _VIEWS = ("relax.broadcast_to", "relax.astype", "relax.expand_dims", "relax.squeeze")
@@ -141,26 +137,28 @@ CANONICALIZATION: tuple[Pass, ...] = (
 
 
 def passes_for(table: Table, disabled: Iterable[str] = ()) -> list[tvm.transform.Pass]:
-    """Return the passes for a table, with one `Reader`."""
+    """Return the passes for a table; they share a `Reader`."""
     if isinstance(disabled, str):
         raise ValueError(
             f"The disabled passes are one text, '{disabled}'; write a list: ['{disabled}']."
         )
-    names = [item.name for item in CANONICALIZATION]
+    names = [listed.name for listed in CANONICALIZATION]
     without = set(disabled)
     for name in sorted(without.difference(names)):
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean '{close[0]}'?" if close else f"; they are: {', '.join(names)}."
         raise ValueError(f"No canonicalization pass is named '{name}'{hint}")
     reader = Reader(table)
-    return [_as_module_pass(item, reader) for item in CANONICALIZATION if item.name not in without]
+    return [
+        _as_module_pass(listed, reader) for listed in CANONICALIZATION if listed.name not in without
+    ]
 
 
-def _as_module_pass(item: Pass, reader: Reader) -> tvm.transform.Pass:
+def _as_module_pass(listed: Pass, reader: Reader) -> tvm.transform.Pass:
     def run(mod: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
-        return item.run(reader, mod)
+        return listed.run(reader, mod)
 
-    return tvm.transform.module_pass(run, opt_level=0, name=item.name)
+    return tvm.transform.module_pass(run, opt_level=0, name=listed.name)
 
 
 def simplify(
@@ -172,11 +170,11 @@ def simplify(
 ) -> tvm.IRModule:
     """Canonicalize a model towards the ops and chains of the table."""
     passes = passes_for(table, disabled)
-    for one in before:
-        mod = one(mod)
+    for module_pass in before:
+        mod = module_pass(mod)
     original = mod
-    for one in passes:
-        mod = one(mod)
+    for module_pass in passes:
+        mod = module_pass(mod)
     # TVM's passes rewrite the functions of other backends too.
     opaque = {
         global_var: original[global_var.name_hint]
@@ -184,13 +182,13 @@ def simplify(
         if is_opaque(original[global_var.name_hint])
     }
     mod = with_functions(mod, {**dict(mod.functions_items()), **opaque})
-    for one in after:
-        mod = one(mod)
+    for module_pass in after:
+        mod = module_pass(mod)
     return mod
 
 
 def for_host(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
-    """Rewrite what stays on the host of a partitioned model, and TVM compiles wrongly or not."""
+    """Rewrite host ops of a partitioned model that TVM compiles wrongly, or not at all."""
     reader = Reader(table)
     mod = reader.rewrite(mod, ("relax.equal", "relax.not_equal"), [normalize.ask_for_nan])
     return reader.rewrite(mod, ("relax.full", "relax.full_like"), [normalize.spread_infinity])

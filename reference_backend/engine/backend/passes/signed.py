@@ -47,8 +47,8 @@ def sign_integers(block: Block, table: Table) -> Bindings | None:
 
 def _quantizing(block: Block) -> list[relax.Call]:
     """Return all calls in a block that quantize or dequantize."""
-    found = [index for name in (QUANTIZE, DEQUANTIZE) for index in block.by_op.get(name, ())]
-    return [block.bindings[index].value for index in found]
+    indices = [index for name in (QUANTIZE, DEQUANTIZE) for index in block.by_op.get(name, ())]
+    return [block.bindings[index].value for index in indices]
 
 
 def _is_unsigned(call: relax.Call) -> bool:
@@ -65,7 +65,7 @@ class _Signs:
         self.changed = False
         self._values = values
         self._signed: dict[relax.Var, relax.Expr] = {}
-        """The tensors of int16 for those of uint16, where known."""
+        """For each tensor of uint16 its int16 one, if there is one."""
         self._builder = relax.BlockBuilder()
 
     def quantize(self, binding: relax.VarBinding) -> None:
@@ -92,35 +92,35 @@ class _Signs:
         self.changed = True
 
     def move(self, binding: relax.VarBinding) -> None:
-        """Move int16 instead of uint16, if that is known."""
+        """Move int16 tensors if all operands have one."""
         call = binding.value
         first = resolve(call.args[0], self._values)
         fields = list(first.fields) if isinstance(first, relax.Tuple) else [call.args[0]]
-        if not all(isinstance(item, relax.Var) and item in self._signed for item in fields):
+        if not all(isinstance(field, relax.Var) and field in self._signed for field in fields):
             self.bindings.append(binding)
             return
-        signed = [self._signed[item] for item in fields]
+        signed = [self._signed[field] for field in fields]
         data = relax.Tuple(signed) if isinstance(first, relax.Tuple) else signed[0]
         self._replace(binding, relax.Call(call.op, [data, *call.args[1:]], call.attrs))
 
     def _zero_points(self, call: relax.Call) -> Constant | None:
-        """Return the zero points for int16, if those for uint16 are known."""
-        known = resolve(call.args[2], self._values)
-        if not isinstance(known, Constant):
+        """Return the zero points for int16 if those for uint16 are constant."""
+        zero_points = resolve(call.args[2], self._values)
+        if not isinstance(zero_points, Constant):
             return None
-        numbers = known.value.numpy().astype("int64")
+        numbers = zero_points.value.numpy().astype("int64")
         # Zero points of int32 may be beyond the range of both.
         inside = ((numbers >= 0) & (numbers < 2 * _MIDDLE)).all()
         return _int16(numbers - _MIDDLE) if inside else None
 
     def _as_signed(self, data: relax.Expr) -> relax.Expr:
-        known = resolve(data, self._values)
-        if isinstance(known, Constant):
-            return _int16(known.value.numpy().astype("int64") - _MIDDLE)
+        constant = resolve(data, self._values)
+        if isinstance(constant, Constant):
+            return _int16(constant.value.numpy().astype("int64") - _MIDDLE)
         if data not in self._signed:
             wide = self._add(relax.op.astype(data, "int32"), data)
-            less = self._add(relax.op.subtract(wide, relax.const(_MIDDLE, "int32")), data)
-            self._signed[data] = self._add(relax.op.astype(less, "int16"), data)
+            shifted = self._add(relax.op.subtract(wide, relax.const(_MIDDLE, "int32")), data)
+            self._signed[data] = self._add(relax.op.astype(shifted, "int16"), data)
         return self._signed[data]
 
     def _replace(self, binding: relax.VarBinding, call: relax.Call) -> None:
@@ -128,8 +128,8 @@ class _Signs:
         signed = self._add(call, binding.var)
         self._signed[binding.var] = signed
         wide = self._add(relax.op.astype(signed, "int32"), binding.var)
-        more = self._add(relax.op.add(wide, relax.const(_MIDDLE, "int32")), binding.var)
-        last = self._builder.normalize(relax.op.astype(more, "uint16"))
+        shifted = self._add(relax.op.add(wide, relax.const(_MIDDLE, "int32")), binding.var)
+        last = self._builder.normalize(relax.op.astype(shifted, "uint16"))
         self.bindings.append(relax.VarBinding(binding.var, last))
         self.changed = True
 

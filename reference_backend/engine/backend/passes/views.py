@@ -48,8 +48,8 @@ def merge_transposes(site: Site) -> Bindings | None:
         axes, data, changed = [before[axis] for axis in axes], inner, True
     if not changed:
         return None
-    one = data if axes == sorted(axes) else relax.op.permute_dims(data, axes)
-    return site.bind(one)
+    transposed = data if axes == sorted(axes) else relax.op.permute_dims(data, axes)
+    return site.bind(transposed)
 
 
 def swap_in_batches(site: Site) -> Bindings | None:
@@ -67,7 +67,7 @@ def swap_in_batches(site: Site) -> Bindings | None:
         return None
     data = flat.args[0]
     try:
-        shapes = [tensor_type(item.ty)[1] for item in (data, flat, view)]
+        shapes = [tensor_type(tensor.ty)[1] for tensor in (data, flat, view)]
     except Unknown:
         return None
     wide, merged, result = shapes
@@ -93,7 +93,7 @@ def multiply_in_batches(site: Site) -> Bindings | None:
         return None
     operands = [operand.args[0] for operand in flat]
     try:
-        shapes = [tensor_type(item.ty)[1] for item in (*operands, *flat, view)]
+        shapes = [tensor_type(tensor.ty)[1] for tensor in (*operands, *flat, view)]
     except Unknown:
         return None
     *wide, result = (shapes[index] for index in (0, 1, 4))
@@ -101,7 +101,10 @@ def multiply_in_batches(site: Site) -> Bindings | None:
         return None
     if any(shape[:-2] != result[:-2] or 0 in shape for shape in wide):
         return None
-    if any(one[-2:] != other[-2:] for one, other in zip(wide, shapes[2:4], strict=True)):
+    if any(
+        unflattened[-2:] != flattened[-2:]
+        for unflattened, flattened in zip(wide, shapes[2:4], strict=True)
+    ):
         return None
     call = relax.op.matmul(*operands, out_dtype=product.attrs.out_dtype)
     call = relax.BlockBuilder().normalize(call)

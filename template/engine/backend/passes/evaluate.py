@@ -27,25 +27,18 @@ class Undefined(Exception):
 
 
 def fixed_shape(ty: relax.Type) -> tuple[str, tuple[int, ...]] | None:
-    """Return dtype and shape of a tensor whose sizes are all known.
-
-    None for other types. Unlike for `tensor_type`, sizes may be zero.
-    """
+    """Return dtype and shape of a tensor, whose sizes may be zero; None if a size is unknown."""
     if not isinstance(ty, relax.TensorType) or ty.dtype is None or ty.vdevice is not None:
         return None
     if not isinstance(ty.shape, relax.ShapeExpr):
         return None
     sizes = [getattr(size, "value", None) for size in items_of(ty.shape.values)]
-    known = tuple(size for size in sizes if isinstance(size, int))
-    return (str(ty.dtype), known) if len(known) == len(sizes) else None
+    fixed = tuple(size for size in sizes if isinstance(size, int))
+    return (str(ty.dtype), fixed) if len(fixed) == len(sizes) else None
 
 
 def constant_of(call: relax.Call) -> relax.Expr | None:
-    """Compute a call that reads constants only.
-
-    A constant, a tuple of constants or a shape; None if an argument is not constant, or NumPy
-    cannot compute it exactly.
-    """
+    """Compute a call of constants; None if an argument is none, or NumPy cannot be exact."""
     name = str(getattr(call.op, "name", "")).removeprefix("relax.")
     if name not in _FUNCTIONS:
         return None
@@ -54,11 +47,11 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
     arrays: list[Array | list[Array]] = []
     for argument in call.args:
         if isinstance(argument, relax.Tuple):
-            if not all(isinstance(item, Constant) for item in argument.fields):
-                if all(isinstance(item.ty, tvm.ir.PrimType) for item in argument.fields):
+            if not all(isinstance(field, Constant) for field in argument.fields):
+                if all(isinstance(field.ty, tvm.ir.PrimType) for field in argument.fields):
                     continue
                 return None
-            arrays.append([array_of(item) for item in argument.fields])
+            arrays.append([array_of(field) for field in argument.fields])
         elif isinstance(argument, Constant):
             arrays.append(array_of(argument))
         elif isinstance(argument, relax.Var) or isinstance(argument.ty, relax.TensorType):
@@ -70,8 +63,8 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
         return None
     if name == "tensor_to_shape":
         return relax.ShapeExpr([int(size) for size in arrays[0]])
-    flat = [one for item in arrays for one in (item if isinstance(item, list) else [item])]
-    if any(str(one.dtype) not in DTYPES for one in flat):
+    parts = (operand if isinstance(operand, list) else [operand] for operand in arrays)
+    if any(str(array.dtype) not in DTYPES for part in parts for array in part):
         return None
     fields = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
     types = [fixed_shape(ty) for ty in fields]
@@ -84,12 +77,12 @@ def constant_of(call: relax.Call) -> relax.Expr | None:
     if result is None:
         return None
     # NumPy functions return scalars instead of arrays without dimensions.
-    several = result if isinstance(result, list | tuple) else [result]
-    results = [np.asarray(one) for one in several]
+    outputs = result if isinstance(result, list | tuple) else [result]
+    results = [np.asarray(output) for output in outputs]
     # A result of another type means that we have misread the op.
-    if [(str(one.dtype), one.shape) for one in results] != types:
+    if [(str(array.dtype), array.shape) for array in results] != types:
         return None
-    constants = [constant_with(one) for one in results]
+    constants = [constant_with(array) for array in results]
     return relax.Tuple(constants) if isinstance(call.ty, relax.TupleType) else constants[0]
 
 
@@ -106,8 +99,8 @@ def is_computed(call: relax.Call) -> bool:
 def _shape_of(call: relax.Call) -> relax.ShapeExpr | None:
     values = getattr(call.ty, "values", None)
     if values is None:
-        known = fixed_shape(call.args[0].ty)
-        return None if known is None else relax.ShapeExpr(known[1])
+        operand = fixed_shape(call.args[0].ty)
+        return None if operand is None else relax.ShapeExpr(operand[1])
     fixed = all(isinstance(size, tvm.tirx.IntImm) for size in values)
     return relax.ShapeExpr(list(values)) if fixed else None
 
@@ -116,8 +109,8 @@ def _numbers(shape: relax.Expr) -> list[int] | None:
     if not isinstance(shape, relax.ShapeExpr):
         return None
     sizes = [getattr(size, "value", None) for size in shape.values]
-    known = [size for size in sizes if isinstance(size, int)]
-    return known if len(known) == len(sizes) else None
+    fixed = [size for size in sizes if isinstance(size, int)]
+    return fixed if len(fixed) == len(sizes) else None
 
 
 def _is_float(array: Array) -> bool:
@@ -206,10 +199,10 @@ def _clip(attributes: Attributes, x: Array) -> Array | None:
     if x.dtype.kind not in "iu":
         return None
     # Front ends clip integers at one end with an infinity at the other.
-    known = np.iinfo(x.dtype)
-    low = known.min if low == -math.inf else low
-    high = known.max if high == math.inf else high
-    if any(not known.min <= one <= known.max or one != int(one) for one in (low, high)):
+    info = np.iinfo(x.dtype)
+    low = info.min if low == -math.inf else low
+    high = info.max if high == math.inf else high
+    if any(not info.min <= bound <= info.max or bound != int(bound) for bound in (low, high)):
         return None
     return np.clip(x, int(low), int(high)) if low <= high else None
 
@@ -234,7 +227,7 @@ def _quantize(attributes: Attributes, x: Array, scale: Array, zero_point: Array)
     if x.dtype != "float32" or scale.dtype != "float32" or dtype == "int32" or _has_nan(x, scale):
         return None
     along = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)]
-    steps, zeros = (item.reshape(along if item.size > 1 else ()) for item in (scale, zero_point))
+    steps, zeros = (array.reshape(along if array.size > 1 else ()) for array in (scale, zero_point))
     limits = np.iinfo(dtype)
     whole = np.rint(x / steps) + zeros.astype("float32")
     return None if _has_nan(whole) else np.clip(whole, limits.min, limits.max).astype(dtype)
@@ -294,8 +287,8 @@ def _slice(attributes: Attributes, x: Array) -> Array | None:
     parts = [attributes.get(name) for name in ("axes", "begin", "end", "strides")]
     axes, begin, end, strides = parts
     strides = strides or (1,) * len(begin or ())
-    numbers = [item for part in (axes, begin, end, strides) for item in part or ()]
-    if any(not isinstance(item, int) for item in numbers) or min(strides, default=1) < 1:
+    numbers = [number for part in (axes, begin, end, strides) for number in part or ()]
+    if any(not isinstance(number, int) for number in numbers) or min(strides, default=1) < 1:
         return None
     index = [slice(None)] * x.ndim
     for axis, first, last, step in zip(axes or (), begin or (), end or (), strides, strict=True):
@@ -343,9 +336,9 @@ def _gather_nd(attributes: Attributes, x: Array, indices: Array) -> Array | None
 
 
 def _index(attributes: Attributes, x: Array, indices: list[Array]) -> Array | None:
-    if any(one.dtype.kind not in "iu" for one in indices):
+    if any(place.dtype.kind not in "iu" for place in indices):
         return None
-    parts = [_from_start(one, size) for one, size in zip(indices, x.shape, strict=False)]
+    parts = [_from_start(place, size) for place, size in zip(indices, x.shape, strict=False)]
     return np.asarray(x[tuple(parts)])
 
 
@@ -368,8 +361,8 @@ def _where(attributes: Attributes, condition: Array, x: Array, y: Array) -> Arra
 
 def _full_of(number: int | None) -> Callable[..., Array]:
     def compute(attributes: Attributes, x: Array, *value: Array) -> Array:
-        one = number if number is not None else value[0]
-        return np.full(attributes["out_shape"], one, attributes["dtype"])
+        element = number if number is not None else value[0]
+        return np.full(attributes["out_shape"], element, attributes["dtype"])
 
     return compute
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites of indices, of what they take, of padding with own values, and of empty tensors."""
+"""Rewrites of indices, of paddings that are takes, and of empty tensors."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def flatten_index(site: Site) -> Bindings | None:
         if dtypes != {"int64"}:
             index = steps.add(relax.op.astype(index, "int64"))
         # Negative indices count from the end, which the sum would hide.
-        known = resolve(index, site.values)
-        if isinstance(known, Constant):
-            index = _from_start(known, picked[axis])
+        constant = resolve(index, site.values)
+        if isinstance(constant, Constant):
+            index = _from_start(constant, picked[axis])
         else:
             before = steps.add(relax.op.less(index, relax.const(0, "int64")))
             behind = steps.add(relax.op.add(index, relax.const(picked[axis], "int64")))
@@ -49,8 +49,8 @@ def flatten_index(site: Site) -> Bindings | None:
             index = steps.add(relax.op.multiply(index, step))
         places = index if places is None else steps.add(relax.op.add(places, index))
     if count > 1:
-        rest = data.ty.shape.values[count:]
-        data = steps.add(relax.op.reshape(data, [math.prod(picked), *rest]))
+        kept = data.ty.shape.values[count:]
+        data = steps.add(relax.op.reshape(data, [math.prod(picked), *kept]))
     return steps.end(relax.op.take(data, places, axis=0))
 
 
@@ -76,8 +76,10 @@ def index_from_start(site: Site) -> Bindings | None:
 
 
 def _from_start(indices: Constant, size: int) -> Constant:
-    known = indices.value.numpy()
-    return relax.const(np.where(known < 0, known + size, known), str(indices.value.dtype))
+    positions = indices.value.numpy()
+    return relax.const(
+        np.where(positions < 0, positions + size, positions), str(indices.value.dtype)
+    )
 
 
 def take_rows(site: Site) -> Bindings | None:
@@ -90,11 +92,12 @@ def take_rows(site: Site) -> Bindings | None:
     source = site.value(table)
     while is_call_of(source, "relax.reshape", "relax.astype"):
         source = site.value(source.args[0])
-    known = fixed_shape(table.ty)
-    if not is_call_of(source, DEQUANTIZE) or known is None or call.attrs.axis is None:
+    table_type = fixed_shape(table.ty)
+    if not is_call_of(source, DEQUANTIZE) or table_type is None or call.attrs.axis is None:
         return None
-    data, scales, zeros = (site.constant(item) for item in source.args)
-    rank, count = len(known[1]), known[1][0]
+    shape = table_type[1]
+    data, scales, zeros = (site.constant(operand) for operand in source.args)
+    rank, count = len(shape), shape[0]
     if data is None or scales is None or zeros is None or int(call.attrs.axis) % rank:
         return None
     steps = scales.value.numpy()
@@ -105,28 +108,28 @@ def take_rows(site: Site) -> Bindings | None:
     places = indices if indices.ty.ndim == 1 else added.add(relax.op.reshape(indices, (-1,)))
 
     def taken(constant: Constant, *sizes: int) -> relax.Expr:
-        rows = relax.const(constant.value.numpy().reshape(count, *sizes), str(constant.ty.dtype))
-        return added.add(relax.op.take(rows, places, 0, str(call.attrs.mode)))
+        by_row = relax.const(constant.value.numpy().reshape(count, *sizes), str(constant.ty.dtype))
+        return added.add(relax.op.take(by_row, places, 0, str(call.attrs.mode)))
 
     def by_group(constant: Constant) -> relax.Expr:
         if groups == 1:
             return taken(constant)
         return added.add(relax.op.reshape(taken(constant, groups), (-1,)))
 
-    numbers = taken(data, math.prod(known[1][1:]))
+    numbers = taken(data, math.prod(shape[1:]))
     if groups > 1:
-        size = math.prod(known[1]) // steps.size
+        size = math.prod(shape) // steps.size
         numbers = added.add(relax.op.reshape(numbers, (-1, size)))
-    one = zeros.value.numpy().flat[0]
-    is_one = (zeros.value.numpy() == one).all()
-    zero = relax.const(one, str(zeros.ty.dtype)) if is_one else by_group(zeros)
-    one_each = relax.op.dequantize(numbers, by_group(scales), zero, 0, source.attrs.out_dtype)
-    real = added.add(one_each)
+    first_zero = zeros.value.numpy().flat[0]
+    has_one_zero = (zeros.value.numpy() == first_zero).all()
+    zero = relax.const(first_zero, str(zeros.ty.dtype)) if has_one_zero else by_group(zeros)
+    rows = relax.op.dequantize(numbers, by_group(scales), zero, 0, source.attrs.out_dtype)
+    real = added.add(rows)
     last = relax.op.reshape(real, call.ty.shape)
     if real.ty.dtype != call.ty.dtype:
         last = relax.op.astype(added.add(last), str(call.ty.dtype))
     bindings = added.end(last)
-    # On the host as well, this is less work.
+    # The host takes it too: rows are less work than the table.
     on_host = site.table.refusal(call, site.values, asked_later=True) is not None
     return bindings if on_host else if_taken(site, bindings)
 
@@ -180,9 +183,9 @@ def drop_empties(block: Block, table: Table) -> Bindings | None:
         value = binding.value
         new = None
         if isinstance(binding, relax.VarBinding) and isinstance(value, relax.Call):
-            known = fixed_shape(value.ty)
-            if known is not None and 0 in known[1] and op_name(value):
-                new = relax.const(np.zeros(known[1], known[0]), known[0])
+            dtype, shape = fixed_shape(value.ty) or ("", ())
+            if 0 in shape and op_name(value):
+                new = relax.const(np.zeros(shape, dtype), dtype)
             elif op_name(value) == "relax.concat":
                 new = _without_empties(value, block)
         changed = changed or new is not None
@@ -195,10 +198,10 @@ def _without_empties(call: relax.Call, block: Block) -> relax.Expr | None:
     if not isinstance(operands, relax.Tuple):
         return None
     fields = list(operands.fields)
-    left = [field for field in fields if not _is_empty(field)]
-    if len(left) == len(fields) or not left:
+    filled = [field for field in fields if not _is_empty(field)]
+    if len(filled) == len(fields) or not filled:
         return None
-    return left[0] if len(left) == 1 else relax.op.concat(left, call.attrs.axis)
+    return filled[0] if len(filled) == 1 else relax.op.concat(filled, call.attrs.axis)
 
 
 def _is_empty(tensor: relax.Expr) -> bool:

@@ -30,8 +30,8 @@ def compare_with_itself(site: Site) -> Bindings | None:
 def ask_for_nan(site: Site) -> Bindings | None:
     """Undo `compare_with_itself` on the host, where TVM's simplifier takes x == x for true."""
     call = site.call
-    x, other = call.args
-    if not x.same_as(other) or not str(getattr(x.ty, "dtype", "")).startswith(("float", "bfloat")):
+    x, y = call.args
+    if not x.same_as(y) or not str(getattr(x.ty, "dtype", "")).startswith(("float", "bfloat")):
         return None
     is_nan = relax.op.isnan(x)
     if op_name(call) == "relax.not_equal":
@@ -48,14 +48,16 @@ def spread_infinity(site: Site) -> Bindings | None:
     if np.isfinite(number.value.numpy().astype("float64")).all() or ty.shape is None:
         return None
     steps = Steps(site)
-    one = number if number.ty.dtype == ty.dtype else steps.add(relax.op.astype(number, ty.dtype))
-    return steps.end(relax.op.broadcast_to(one, ty.shape))
+    converted = (
+        number if number.ty.dtype == ty.dtype else steps.add(relax.op.astype(number, ty.dtype))
+    )
+    return steps.end(relax.op.broadcast_to(converted, ty.shape))
 
 
 def compare_with_largest(site: Site) -> Bindings | None:
     """Test for finite and for infinite values by comparing with the largest finite number."""
     is_finite = op_name(site.call) == "relax.isfinite"
-    # NaN is neither.
+    # NaN is neither finite nor infinite.
     compare = relax.op.less_equal if is_finite else relax.op.greater
     x = site.call.args[0]
     used = ("relax.abs", "relax.less_equal" if is_finite else "relax.greater")
@@ -76,14 +78,11 @@ def clip_of_limits(site: Site) -> Bindings | None:
 
 
 def as_clip(call: relax.Call, values: Values) -> relax.Call | None:
-    """Make a clip from a minimum of a maximum if both bounds are constant numbers in order.
-
-    The call of `relax.clip`, or none.
-    """
+    """Make a clip from a minimum of a maximum if both bounds are constant numbers in order."""
     inner: relax.Expr | None = values.get(call.args[0])
     if not isinstance(inner, relax.Call) or getattr(inner.op, "name", "") != "relax.maximum":
         return None
-    low, high = (_number(resolve(item.args[1], values)) for item in (inner, call))
+    low, high = (_number(resolve(limit.args[1], values)) for limit in (inner, call))
     # With crossed bounds, a clip returns the lower one, but the minimum the upper one.
     if low is None or high is None or low > high:
         return None
@@ -105,7 +104,7 @@ _PAIRWISE = {
     "relax.min": "relax.minimum",
     "relax.sum": "relax.add",
 }
-"""What computes a reduction of two tensors in a stack."""
+"""The op of two tensors that computes a reduction over their stack."""
 
 
 def unstack(site: Site) -> Bindings | None:
@@ -123,10 +122,10 @@ def unstack(site: Site) -> Bindings | None:
     if not site.table.entries_of(name) or len(parts.fields) < 2:
         return None
     steps = Steps(site)
-    last, *others = (_before_broadcast(site, item) for item in parts.fields)
-    for index, other in enumerate(others):
-        pair = function_of(name)(last, other)
-        if index == len(others) - 1:
+    last, *operands = (_before_broadcast(site, part) for part in parts.fields)
+    for index, operand in enumerate(operands):
+        pair = function_of(name)(last, operand)
+        if index == len(operands) - 1:
             return steps.end(pair)
         last = steps.add(pair)
     return None
@@ -176,13 +175,13 @@ def fold_batch_norm(site: Site) -> Bindings | None:
 
     TVM's own FoldBatchnormToConv2D also folds training mode and other layouts, wrongly.
     """
-    item = site.call
-    if item.index != 0:
+    field = site.call
+    if field.index != 0:
         return None
-    norm = site.value(item.tuple_value)
+    norm = site.value(field.tuple_value)
     if not is_call_of(norm, "relax.nn.batch_norm"):
         return None
-    if not all(site.is_used_once(var) for var in (item.tuple_value, norm.args[0])):
+    if not all(site.is_used_once(var) for var in (field.tuple_value, norm.args[0])):
         return None
     if norm.attrs.training:
         return None
@@ -202,7 +201,9 @@ def fold_batch_norm(site: Site) -> Bindings | None:
     if not fits or not layouts or norm.attrs.axis % len(shape) != 1 or weight.ty.dtype != dtype:
         return None
 
-    gamma, beta, mean, variance = (item.value.numpy().astype("float64") for item in constants)
+    gamma, beta, mean, variance = (
+        constant.value.numpy().astype("float64") for constant in constants
+    )
     with np.errstate(all="ignore"):  # Non-finite results are not folded, see below.
         scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + norm.attrs.epsilon)
     shift = (bias - mean) * scale + (beta if norm.attrs.center else 0.0)
@@ -231,9 +232,9 @@ def _convolution(
         return value, 0.0
     if not is_call_of(value, "relax.add"):
         return None, 0.0
-    for one, other in (value.args, value.args[::-1]):
-        conv, bias = site.value(one), site.constant(other)
-        if bias is None or not is_call_of(conv, *_CONVOLUTIONS) or not site.is_used_once(one):
+    for data, addend in (value.args, value.args[::-1]):
+        conv, bias = site.value(data), site.constant(addend)
+        if bias is None or not is_call_of(conv, *_CONVOLUTIONS) or not site.is_used_once(data):
             continue
         array = bias.value.numpy().astype("float64")
         padded = array.reshape((1,) * (conv.ty.ndim - array.ndim) + array.shape)

@@ -29,7 +29,7 @@ SPLIT = "relax.split"
 RESIZE = "relax.image.resize2d"
 
 REARRANGES = ("relax.reshape", "relax.permute_dims")
-"""The ops whose results have all elements of what they read, and no others."""
+"""The ops whose results have all elements of their operand, and no others."""
 
 
 def only_moves(expr: relax.Expr) -> bool:
@@ -41,7 +41,7 @@ def only_moves(expr: relax.Expr) -> bool:
 
 
 def moves_elements(expr: relax.Expr) -> bool:
-    """Return whether an expression is a call whose results are elements of what it reads."""
+    """Return whether an expression is a call whose results are elements of its operands."""
     return op_name(expr) in (*JOINED, SPLIT) or only_moves(expr)
 
 
@@ -94,7 +94,7 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
             if is_call_of(before, DEQUANTIZE) and undoes(value, before, values):
                 new = before.args[0]
             else:
-                same = (item.var for item in alike if is_alike(value, item.value, values))
+                same = (binding.var for binding in alike if is_alike(value, binding.value, values))
                 new = next(same, None)
             if new is None:
                 alike.append(binding)
@@ -115,8 +115,8 @@ def moved_parts(call: relax.Call, values: Values) -> list[relax.Expr]:
     return list(first.fields) if isinstance(first, relax.Tuple) else [call.args[0]]
 
 
-def move_others(call: relax.Call, parts: Sequence[relax.Expr], border: float) -> relax.Call:
-    """Return a call that moves other tensors in the same way."""
+def move_like(call: relax.Call, parts: Sequence[relax.Expr], border: float) -> relax.Call:
+    """Return a call that moves these tensors as another call moves its own."""
     if op_name(call) == "relax.nn.pad":
         return relax.op.nn.pad(parts[0], call.attrs.pad_width, call.attrs.pad_mode, border)
     if op_name(call) == "relax.where":
@@ -129,37 +129,37 @@ def move_others(call: relax.Call, parts: Sequence[relax.Expr], border: float) ->
 def _moved(
     call: relax.Call, values: Values, table: Table, builder: relax.BlockBuilder
 ) -> tuple[relax.Expr, relax.Call, int] | None:
-    """Return a call that moves integers, the dequantize of what it reads, and its new axis."""
+    """Return the call with integers, the dequantize of its operands, and that one's new axis."""
     name = op_name(call)
     fields = moved_parts(call, values)
     sources = [values.get(field) for field in fields]
-    known = [item for item in sources if is_call_of(item, DEQUANTIZE)]
-    if not known:
+    dequantizes = [source for source in sources if is_call_of(source, DEQUANTIZE)]
+    if not dequantizes:
         return None
-    source = known[0]
-    dtypes = {str(item.args[0].ty.dtype) for item in known}
-    alike = all(_same_parameters(source, item, values) for item in known[1:])
+    source = dequantizes[0]
+    dtypes = {str(dequantize.args[0].ty.dtype) for dequantize in dequantizes}
+    alike = all(_same_parameters(source, dequantize, values) for dequantize in dequantizes[1:])
     if len(dtypes) > 1 or not alike:
         return None
-    scale, zero_point = (resolve(item, values) for item in source.args[1:3])
+    scale, zero_point = (resolve(parameter, values) for parameter in source.args[1:3])
     if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
         return None
     axis = -1
     if scale.value.numpy().size != 1 or zero_point.value.numpy().size != 1:
-        found = _axis_behind(call, int(source.attrs.axis))
-        if found is None:
+        moved_axis = _axis_behind(call, int(source.attrs.axis))
+        if moved_axis is None:
             return None
-        axis = found
+        axis = moved_axis
     integers: list[relax.Expr] = []
-    for field, item in zip(fields, sources, strict=True):
-        one = (
-            item.args[0]
-            if is_call_of(item, DEQUANTIZE)
+    for field, value in zip(fields, sources, strict=True):
+        part = (
+            value.args[0]
+            if is_call_of(value, DEQUANTIZE)
             else _integers_of(resolve(field, values), source, values)
         )
-        if one is None:
+        if part is None:
             return None
-        integers.append(one)
+        integers.append(part)
     number: Constant | None = zero_point
     is_constant = name == "relax.nn.pad" and str(call.attrs.pad_mode) == "constant"
     if is_constant and float(call.attrs.pad_value) != 0:
@@ -167,7 +167,7 @@ def _moved(
     if number is None or (name in CHOSEN and scale.value.numpy().flat[0] <= 0):
         return None
     border = float(number.value.numpy().flat[0])
-    moved = builder.normalize(move_others(call, integers, border))
+    moved = builder.normalize(move_like(call, integers, border))
     try:
         if tensor_type(moved.ty)[1] != tensor_type(call.ty)[1]:
             return None
@@ -183,8 +183,8 @@ def _moved(
 def _integers_of(number: relax.Expr, source: relax.Call, values: Values) -> Constant | None:
     """Return the integers that a dequantize turns into a constant of real numbers, if any."""
     like = relax.op.quantize(number, *source.args[1:3], -1, str(source.args[0].ty.dtype))
-    constants = [resolve(item, values) for item in like.args]
-    if not all(isinstance(item, Constant) for item in constants):
+    constants = [resolve(operand, values) for operand in like.args]
+    if not all(isinstance(constant, Constant) for constant in constants):
         return None
     integers = constant_of(relax.BlockBuilder().normalize(with_arguments(like, constants)))
     real = real_of(source, integers, values) if isinstance(integers, Constant) else None
@@ -195,7 +195,7 @@ def _integers_of(number: relax.Expr, source: relax.Call, values: Values) -> Cons
 def _split(
     call: object, values: Values, table: Table, builder: relax.BlockBuilder
 ) -> tuple[relax.Expr, relax.Call] | None:
-    """Return a split of integers, and the dequantize of what the split reads."""
+    """Return the split of integers, and the dequantize of its operand."""
     if not isinstance(call, relax.Call) or not is_call_of(call, SPLIT):
         return None
     source = values.get(call.args[0])
@@ -203,12 +203,12 @@ def _split(
         return None
     if not has_one_scale(source, values):
         return None
-    moved = builder.normalize(move_others(call, [source.args[0]], 0))
+    moved = builder.normalize(move_like(call, [source.args[0]], 0))
     return (moved, source) if _is_taken_too(moved, call, values, table) else None
 
 
 def _is_taken_too(moved: relax.Call, call: relax.Call, values: Values, table: Table) -> bool:
-    """Whether the table has a call with integers, if it has the one with real numbers."""
+    """Whether the table takes a call with integers if it takes the call with real numbers."""
     takes_reals = table.refusal(call, values, asked_later=True) is None
     return not takes_reals or table.refusal(moved, values, asked_later=True) is None
 
@@ -219,15 +219,15 @@ def _axis_behind(call: relax.Call, axis: int) -> int | None:
     if order:
         return order.index(axis % len(order))
     if op_name(call) == "relax.take" and call.attrs.axis is not None:
-        rank, of_indices = (item.ty.ndim for item in call.args)
+        rank, of_indices = (operand.ty.ndim for operand in call.args)
         axis, taken = axis % rank, int(call.attrs.axis) % rank
         return None if axis == taken else axis if axis < taken else axis + of_indices - 1
     if op_name(call) != "relax.reshape":
         return None
-    known = [fixed_shape(item.ty) for item in (call.args[0], call)]
-    if known[0] is None or known[1] is None:
+    types = [fixed_shape(tensor.ty) for tensor in (call.args[0], call)]
+    if types[0] is None or types[1] is None:
         return None
-    before, after = known[0][1], known[1][1]
+    before, after = types[0][1], types[1][1]
     axis %= len(before)
     size, outer = before[axis], math.prod(before[:axis])
     places = (
@@ -251,24 +251,24 @@ def undoes(call: relax.Call, source: relax.Call, values: Values) -> bool:
     return same_type and _same_parameters(call, source, values)
 
 
-def is_alike(one: relax.Call, other: relax.Call, values: Values) -> bool:
+def is_alike(first: relax.Call, second: relax.Call, values: Values) -> bool:
     """Whether two quantizes of the same value return the same integers."""
-    return str(one.ty.dtype) == str(other.ty.dtype) and _same_parameters(one, other, values)
+    return str(first.ty.dtype) == str(second.ty.dtype) and _same_parameters(first, second, values)
 
 
-def _same_parameters(one: relax.Call, other: relax.Call, values: Values) -> bool:
+def _same_parameters(first: relax.Call, second: relax.Call, values: Values) -> bool:
     """Whether two calls have the same scales and zero points."""
-    pairs = zip(one.args[1:3], other.args[1:3], strict=True)
-    for first, second in pairs:
-        left, right = resolve(first, values), resolve(second, values)
-        if left.same_as(right):
+    pairs = zip(first.args[1:3], second.args[1:3], strict=True)
+    for pair in pairs:
+        x, y = (resolve(parameter, values) for parameter in pair)
+        if x.same_as(y):
             continue
-        if not isinstance(left, Constant) or not isinstance(right, Constant):
+        if not isinstance(x, Constant) or not isinstance(y, Constant):
             return False
-        a, b = left.value.numpy(), right.value.numpy()
+        a, b = x.value.numpy(), y.value.numpy()
         if a.size != b.size or (a.reshape(-1) != b.reshape(-1)).any():
             return False
-        if a.size > 1 and int(one.attrs.axis) != int(other.attrs.axis):
+        if a.size > 1 and int(first.attrs.axis) != int(second.attrs.axis):
             return False
     return True
 
@@ -285,7 +285,7 @@ def compute_bias(site: Site) -> Bindings | None:
 def interpolate_real_numbers(site: Site) -> Bindings | None:
     """Turn `dequantize(resize2d(x))` into `resize2d(dequantize(x))`, if only that is in the table.
 
-    The interpolated numbers are not rounded to integers then.
+    Interpolated numbers are then not rounded to integers.
     """
     call = site.call
     resize = site.value(call.args[0])
@@ -303,15 +303,17 @@ def interpolate_real_numbers(site: Site) -> Bindings | None:
 
 def if_taken(site: Site, bindings: Bindings | None) -> Bindings | None:
     """Return bindings if the table takes all their calls."""
-    calls = [item.value for item in bindings or ()]
+    calls = [binding.value for binding in bindings or ()]
     taken = all(site.table.refusal(call, site.values, asked_later=True) is None for call in calls)
     return bindings if taken else None
 
 
 def has_one_scale(call: relax.Call, values: Values) -> bool:
     """Whether a quantize or dequantize has one scale and zero point, both constant."""
-    numbers = [resolve(item, values) for item in call.args[1:3]]
-    return all(isinstance(item, Constant) and item.value.numpy().size == 1 for item in numbers)
+    numbers = [resolve(parameter, values) for parameter in call.args[1:3]]
+    return all(
+        isinstance(number, Constant) and number.value.numpy().size == 1 for number in numbers
+    )
 
 
 def drop_limits(site: Site) -> Bindings | None:
@@ -334,7 +336,7 @@ def drop_limits(site: Site) -> Bindings | None:
             return None
         lower, upper = map(float, bounds)
     # Values beyond a limit saturate to the limit's integer.
-    least, most = (np.rint(steps.dtype.type(item) / steps) + zeros for item in (lower, upper))
+    least, most = (np.rint(steps.dtype.type(bound) / steps) + zeros for bound in (lower, upper))
     is_wider = (least <= ends.min).all() and (most >= ends.max).all()
     # A function that only the table's chains know, such as a hard sigmoid.
     functions = [op for op in site.table.ops if op.quantized is not None and not op.relax]
@@ -346,7 +348,7 @@ def drop_limits(site: Site) -> Bindings | None:
 
 
 def _is_alone(site: Site, limit: relax.Call) -> bool:
-    """Whether a limit is the only op between two types, at least one of which nothing rescales."""
+    """Whether a limit is the only op between two types of which nothing rescales at least one."""
     source = site.value(limit.args[0])
     if not is_call_of(source, DEQUANTIZE):
         return False
@@ -362,16 +364,13 @@ def ends_a_chain(expr: relax.Expr, ops: Sequence[Op], values: Values) -> bool:
 
 
 def real_of(source: relax.Call, data: Constant, values: Values) -> Constant | None:
-    """Return what a dequantize of a constant computes.
-
-    The real numbers; None if its scales are not constant, or it reads no integers.
-    """
+    """Compute a dequantize of integers; None if its scales are not constant, or `data` is real."""
     if not str(data.ty.dtype).startswith(("int", "uint")):
         return None
-    scale, zero_point = (resolve(item, values) for item in source.args[1:3])
+    scale, zero_point = (resolve(parameter, values) for parameter in source.args[1:3])
     if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
         return None
-    numbers, steps, zeros = (item.value.numpy() for item in (data, scale, zero_point))
+    numbers, steps, zeros = (constant.value.numpy() for constant in (data, scale, zero_point))
     if steps.size > 1:
         axis = int(source.attrs.axis) % numbers.ndim
         shape = [-1 if index == axis else 1 for index in range(numbers.ndim)]

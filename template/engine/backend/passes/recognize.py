@@ -32,7 +32,7 @@ def recognize_chains(block: Block, table: Table) -> Bindings | None:
             by_op.setdefault(value.op.name, []).append(binding)
         for var in relax.analysis.free_vars(value):
             users.setdefault(var, []).append(binding.var)
-    own = {binding.var for calls in by_op.values() for binding in calls}
+    in_block = {binding.var for calls in by_op.values() for binding in calls}
     taken: set[relax.Var] = set()
     replaced = {}
     chains = [
@@ -41,25 +41,25 @@ def recognize_chains(block: Block, table: Table) -> Bindings | None:
         for chain in chains_of(op)
         if needed_ops(chain.node) <= by_op.keys()
     ]
-    chains.sort(key=lambda item: count_steps(item[1].node), reverse=True)
+    chains.sort(key=lambda entry: count_steps(entry[1].node), reverse=True)
     for op, chain in chains:
         for head in heads(chain.node):
             for binding in by_op.get(head, ()):
                 var = binding.var
-                for found in find(chain, var, values) if var not in taken else ():
-                    inside = found.calls.keys()
-                    if inside & taken or not inside <= own or _leaks(inside, var, users):
+                for match in find(chain, var, values) if var not in taken else ():
+                    inside = match.calls.keys()
+                    if inside & taken or not inside <= in_block or _leaks(inside, var, users):
                         continue
-                    call = _as_call(table, op, found, binding.value, values)
+                    call = _as_call(table, op, match, binding.value, values)
                     if call is not None:
                         taken |= inside
                         replaced[var] = call
                         break
-    if not any(replaced[item.var] is not item.value for item in bindings if item.var in replaced):
+    if all(call.same_as(values[var]) for var, call in replaced.items()):
         return None
     return [
-        relax.VarBinding(item.var, replaced[item.var]) if item.var in replaced else item
-        for item in bindings
+        relax.VarBinding(binding.var, replaced[binding.var]) if binding.var in replaced else binding
+        for binding in bindings
     ]
 
 
@@ -75,20 +75,17 @@ def _leaks(
 
 
 def _as_call(
-    table: Table, op: Op, found: Found, last: relax.Call, values: Values
+    table: Table, op: Op, match: Found, last: relax.Call, values: Values
 ) -> relax.Call | None:
-    """Return a call that computes a chain; none if there is no such call.
-
-    For an entry with only chains, this is the last call of the chain itself.
-    """
+    """Return a call for a chain, or None; its own last call if the entry has only chains."""
     if not op.relax:
-        reason = table.refusal_of_chain(op, found.inputs, found.attributes, last, values)
+        reason = table.refusal_of_chain(op, match.inputs, match.attributes, last, values)
         return last if reason is None else None
     attributes = {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in found.attributes.items()
+        for name, value in match.attributes.items()
     }
-    tensors = [found.inputs[item.name] for item in op.inputs]
+    tensors = [match.inputs[operand.name] for operand in op.inputs]
     try:
         call = function_of(op.relax)(*tensors, **attributes)
         call = relax.BlockBuilder().normalize(call)
@@ -131,8 +128,11 @@ def split_results(block: Block, table: Table) -> Bindings | None:
                 for index, ty in enumerate(value.ty.fields)
             ]
             result.append(relax.VarBinding(call, value))
-            items = [*enumerate(parts), *((item.value.index, item.var) for item in fields[var])]
-            result += [relax.VarBinding(part, relax.TupleGetItem(call, at)) for at, part in items]
+            read = ((field.value.index, field.var) for field in fields[var])
+            result += [
+                relax.VarBinding(part, relax.TupleGetItem(call, index))
+                for index, part in (*enumerate(parts), *read)
+            ]
             result.append(relax.VarBinding(var, relax.Tuple(parts)))
         elif var in fields:
             result += [binding, *fields[var]]

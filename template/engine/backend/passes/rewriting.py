@@ -49,10 +49,7 @@ def bound_values(body: relax.SeqExpr) -> dict[relax.Var, relax.Expr]:
 
 
 def drop_unused(mod: tvm.IRModule) -> tvm.IRModule:
-    """Drop values that nothing uses, but keep every function.
-
-    The module without them.
-    """
+    """Drop values that nothing uses, but keep every function."""
     names = [
         global_var.name_hint
         for global_var, function in mod.functions_items()
@@ -74,32 +71,29 @@ def is_call_of(value: relax.Expr | None, *ops: str) -> TypeGuard[relax.Call]:
 
 def is_full_of(number: int, tensor: relax.Expr, values: Values) -> bool:
     """Whether all elements of a tensor are known to be 0, or 1."""
-    known = resolve(tensor, values)
+    constant = resolve(tensor, values)
     value = values.get(tensor)
     if is_call_of(value, "relax.full_like"):
-        known = resolve(value.args[1], values)
-    if isinstance(known, Constant):
-        return bool((known.value.numpy() == number).all())
+        constant = resolve(value.args[1], values)
+    if isinstance(constant, Constant):
+        return bool((constant.value.numpy() == number).all())
     return is_call_of(value, "relax.ones_like" if number else "relax.zeros_like")
 
 
 def with_constants(call: relax.Call, values: Values) -> relax.Call:
-    """Return a call with variables replaced by the constants and shapes that they are bound to.
+    """Return a call that reads constants and shapes directly, not the variables bound to them."""
 
-    A new call, or the same one if there are none.
-    """
-
-    def known(expr: relax.Expr) -> relax.Expr:
+    def resolved(expr: relax.Expr) -> relax.Expr:
         if isinstance(expr, relax.Tuple):
-            fields = [known(field) for field in expr.fields]
-            same = all(one is other for one, other in zip(fields, expr.fields, strict=True))
+            fields = [resolved(field) for field in expr.fields]
+            same = all(new is old for new, old in zip(fields, expr.fields, strict=True))
             return expr if same else relax.Tuple(fields)
-        found = resolve(expr, values) if isinstance(expr, relax.Var) else expr
-        return found if isinstance(found, Constant | relax.ShapeExpr) else expr
+        bound = resolve(expr, values) if isinstance(expr, relax.Var) else expr
+        return bound if isinstance(bound, Constant | relax.ShapeExpr) else expr
 
-    old = items_of(call.args)
-    arguments = [known(argument) for argument in old]
-    if all(one is other for one, other in zip(arguments, old, strict=True)):
+    operands = items_of(call.args)
+    arguments = [resolved(operand) for operand in operands]
+    if all(new is old for new, old in zip(arguments, operands, strict=True)):
         return call
     return with_arguments(call, arguments)
 
@@ -118,7 +112,7 @@ class Block:
 
     @property
     def is_dataflow(self) -> bool:
-        """Whether nothing in it has effects."""
+        """Whether no binding has effects."""
         return isinstance(self.block, relax.DataflowBlock)
 
     @cached_property
@@ -151,15 +145,15 @@ class Block:
     @cached_property
     def by_op(self) -> dict[str, list[int]]:
         """The indices of the calls of each op, and of the fields of tuples."""
-        found: dict[str, list[int]] = {}
+        indices: dict[str, list[int]] = {}
         for index, binding in enumerate(self.bindings):
             if not isinstance(binding, relax.VarBinding):
                 continue
             is_field = isinstance(binding.value, relax.TupleGetItem)
             name = TUPLE_GET_ITEM if is_field else op_name(binding.value)
             if name:
-                found.setdefault(name, []).append(index)
-        return found
+                indices.setdefault(name, []).append(index)
+        return indices
 
 
 def _read(function: relax.Function) -> list[Block]:
@@ -168,16 +162,16 @@ def _read(function: relax.Function) -> list[Block]:
     if sum(isinstance(block, relax.DataflowBlock) for block in blocks) < 2:
         return [Block(block, items_of(block.bindings), values) for block in blocks]
     # From other blocks, keep only values that read no DataflowVar.
-    known = {
+    outer = {
         var: value
         for var, value in values.items()
-        if not any(isinstance(item, relax.DataflowVar) for item in relax.analysis.free_vars(value))
+        if not any(isinstance(free, relax.DataflowVar) for free in relax.analysis.free_vars(value))
     }
     read = []
     for block in blocks:
         bindings = items_of(block.bindings)
-        own = {item.var: values[item.var] for item in bindings if item.var in values}
-        read.append(Block(block, bindings, ChainMap(known, own)))
+        inner = {binding.var: values[binding.var] for binding in bindings if binding.var in values}
+        read.append(Block(block, bindings, ChainMap(outer, inner)))
     return read
 
 
@@ -186,7 +180,7 @@ def _read(function: relax.Function) -> list[Block]:
 
 @dataclass
 class Site:
-    """A binding of a dataflow block with what a rewriter may ask about it."""
+    """A binding of a dataflow block, for a rewriter to read."""
 
     binding: relax.VarBinding
     block: Block
@@ -209,8 +203,8 @@ class Site:
 
     def constant(self, expr: relax.Expr) -> Constant | None:
         """Return the constant that an expression resolves to, if any."""
-        found = resolve(expr, self.values)
-        return found if isinstance(found, Constant) else None
+        constant = resolve(expr, self.values)
+        return constant if isinstance(constant, Constant) else None
 
     def is_used_once(self, expr: relax.Expr) -> bool:
         """Whether this binding is the only use of a value."""
@@ -226,10 +220,7 @@ BlockRewriter = Callable[[Block, Table], Bindings | None]
 
 
 class Steps:
-    """The bindings that replace one; exact calls of constants are folded.
-
-    `site`: the binding that is replaced.
-    """
+    """The bindings that replace the one of a site; exact calls of constants are folded."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -248,7 +239,7 @@ class Steps:
         return var
 
     def end(self, call: relax.Call) -> Bindings | None:
-        """Bind the last call, and return all bindings; none if its type differs."""
+        """Bind the last call, and return all bindings; None if its type is not the site's."""
         call = self._builder.normalize(call)
         var = self._site.binding.var
         if not tvm_ffi.structural_equal(call.ty, var.ty):
@@ -257,10 +248,7 @@ class Steps:
 
 
 class Reader:
-    """Rewrites modules for one table, and caches the analysis of the last one's functions.
-
-    `table`: the capabilities.
-    """
+    """Rewrites modules for a table, and caches the analysis of the last module's functions."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -285,15 +273,12 @@ class Reader:
     def rewrite(
         self, mod: tvm.IRModule, ops: Sequence[str], rewriters: Sequence[Rewriter]
     ) -> tvm.IRModule:
-        """Replace calls, each by the first rewriter that applies.
-
-        The rewritten module, or the same one if there was nothing to do.
-        """
+        """Replace calls, each by the first rewriter that applies; return `mod` if none does."""
 
         def rewrite(block: Block, table: Table) -> Bindings | None:
-            wanted = sorted(index for op in ops for index in block.by_op.get(op, ()))
+            starts = sorted(index for op in ops for index in block.by_op.get(op, ()))
             replaced: dict[int, Bindings] = {}
-            for index in wanted:
+            for index in starts:
                 if index in block.dead:
                     continue
                 site = Site(block.bindings[index], block, mod, table)
@@ -305,20 +290,15 @@ class Reader:
             if not replaced:
                 return None
             return [
-                item
+                binding
                 for index, old in enumerate(block.bindings)
-                for item in replaced.get(index, (old,))
+                for binding in replaced.get(index, (old,))
             ]
 
         return self.rewrite_blocks(mod, rewrite)
 
     def rewrite_blocks(self, mod: tvm.IRModule, rewriter: BlockRewriter) -> tvm.IRModule:
-        """Replace the bindings of dataflow blocks as a whole; drop those that become dead.
-
-        `rewriter`: returns the new bindings of a block, or None.
-
-        The rewritten module, or the same one if there was nothing to do.
-        """
+        """Replace the bindings of dataflow blocks as a whole; drop those that become dead."""
         functions = dict(mod.functions_items())
         changed = aliases = False
         read: dict[int, tuple[tvm.ir.BaseFunc, list[Block] | None]] = {}
@@ -340,7 +320,9 @@ class Reader:
             functions[global_var] = new
             changed = True
             aliases = aliases or any(
-                isinstance(item.value, relax.Var) for block in new_blocks for item in block.bindings
+                isinstance(binding.value, relax.Var)
+                for block in new_blocks
+                for binding in block.bindings
             )
             # Values shared by several dataflow blocks need a new analysis.
             if sum(block.is_dataflow for block in blocks) == 1:
@@ -356,38 +338,40 @@ class Reader:
 def _with_bindings(old: Block, bindings: Bindings) -> Block:
     """Return a block with other bindings, without dead ones; all values have types."""
     builder = relax.BlockBuilder()
-    known = set(map(hash, old.bindings))
+    unchanged = set(map(hash, old.bindings))
     typed = []
     span = None
-    for item in reversed(bindings):
-        if hash(item) in known:
+    for binding in reversed(bindings):
+        if hash(binding) in unchanged:
             span = None
-        elif isinstance(item.value, relax.Call):
-            value = builder.normalize(item.value)
+        elif isinstance(binding.value, relax.Call):
+            value = builder.normalize(binding.value)
             if value.span is None:
                 # The author's name for the op that the call replaces or helps to compute.
-                before: relax.Expr | None = old.values.get(item.var)
+                before: relax.Expr | None = old.values.get(binding.var)
                 if isinstance(before, relax.TupleGetItem):
                     before = old.values.get(before.tuple_value)
                 span = getattr(before, "span", None) or span
                 value = value if span is None else with_span(value, span)
             span = value.span
-            item = relax.VarBinding(item.var, value)
-        typed.append(item)
+            binding = relax.VarBinding(binding.var, value)
+        typed.append(binding)
     typed.reverse()
     values = {
         **old.values,
-        **{item.var: item.value for item in typed if isinstance(item, relax.VarBinding)},
+        **{
+            binding.var: binding.value for binding in typed if isinstance(binding, relax.VarBinding)
+        },
     }
     draft = Block(old.block, typed, values)
-    kept = [item for index, item in enumerate(typed) if index not in draft.dead]
-    alive = {item.var for item in kept}
-    for index, item in enumerate(kept):
-        if hash(item) not in known and isinstance(item.value, relax.Call):
-            call = with_absorbed(item.value, old.values.get(item.var), old.values, alive)
-            if not call.same_as(item.value):
-                kept[index] = relax.VarBinding(item.var, call)
-                values[item.var] = call
+    kept = [binding for index, binding in enumerate(typed) if index not in draft.dead]
+    alive = {binding.var for binding in kept}
+    for index, binding in enumerate(kept):
+        if hash(binding) not in unchanged and isinstance(binding.value, relax.Call):
+            call = with_absorbed(binding.value, old.values.get(binding.var), old.values, alive)
+            if not call.same_as(binding.value):
+                kept[index] = relax.VarBinding(binding.var, call)
+                values[binding.var] = call
     block = Block(relax.DataflowBlock(kept), kept, values)
     # The dead bindings are gone, and the names that calls absorb do not change any use.
     block._live = draft._live[0], frozenset()

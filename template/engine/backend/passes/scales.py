@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts factors beside products of integers into the scales of what they multiply."""
+"""Moves factors of integer matmuls into the scales of an operand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scale_weights(site: Site) -> Bindings | None:
         matmul = site.value(product)
         if not is_call_of(matmul, "relax.matmul"):
             continue
-        scale = _known(factor, site.values)
+        scale = _constant_behind(factor, site.values)
         if scale is None:
             continue
         weight, dtype = matmul.args[1], str(matmul.args[1].ty.dtype)
@@ -51,7 +51,7 @@ def scale_weights(site: Site) -> Bindings | None:
 def keep_weights(site: Site) -> Bindings | None:
     """Turn `matmul(x, astype(weight))` into a matmul of a weight that is dequantized with scale 1.
 
-    Its factors stay ops of their own: `scale_weights` leaves those that no scale can be.
+    A factor that no scale can be remains an op; `scale_weights` takes the others.
     """
     call = site.call
     data, weight = call.args
@@ -66,18 +66,18 @@ def keep_weights(site: Site) -> Bindings | None:
 
 
 def _integers_of(site: Site, weight: relax.Expr) -> Constant | None:
-    """Return the constant of 8 bits that a weight is cast from, if products take such weights."""
+    """Return the 8-bit constant that a weight is cast from, if matmuls take such weights."""
     source = _before_casts(site, weight)
     # The type first, because the value of a transposed weight is a copy.
     if str(source.ty.dtype) not in ("int8", "uint8"):
         return None
     if not site.table.takes_integer_weights("relax.matmul"):
         return None
-    return _known(source, site.values)
+    return _constant_behind(source, site.values)
 
 
 def _before_casts(site: Site, expr: relax.Expr) -> relax.Expr:
-    """Return what casts to real numbers read: each of them holds all integers of 8 bits."""
+    """Return the source of casts to real numbers, all of which hold every 8-bit integer."""
     kinds = (*_REALS, "bfloat16")
     while is_call_of(cast := site.value(expr), "relax.astype") and str(expr.ty.dtype) in kinds:
         expr = cast.args[0]
@@ -85,23 +85,23 @@ def _before_casts(site: Site, expr: relax.Expr) -> relax.Expr:
 
 
 def _holds(dtype: str, steps: Array) -> bool:
-    """Whether products of scales and integers of 8 bits are rounded in a type, but not lost."""
+    """Whether products of scales and 8-bit integers stay in the normal range of a type."""
     exact = np.multiply.outer([1.0, 256.0], steps)
     with np.errstate(over="ignore"):
         error = np.abs(exact.astype(dtype) - exact)
     return bool((error <= np.finfo(dtype).eps / 2 * np.abs(exact)).all())
 
 
-def _known(expr: relax.Expr, values: Values) -> Constant | None:
+def _constant_behind(expr: relax.Expr, values: Values) -> Constant | None:
     """Return the constant of an expression, also through reshapes, transpositions and casts."""
-    found = resolve(expr, values)
-    found = values.get(found, found)
-    if isinstance(found, relax.Call) and op_name(found) in (*REARRANGES, "relax.astype"):
-        source = _known(found.args[0], values)
+    constant = resolve(expr, values)
+    constant = values.get(constant, constant)
+    if isinstance(constant, relax.Call) and op_name(constant) in (*REARRANGES, "relax.astype"):
+        source = _constant_behind(constant.args[0], values)
         if source is None:
             return None
-        found = constant_of(with_arguments(found, [source, *found.args[1:]]))
-    return found if isinstance(found, Constant) else None
+        constant = constant_of(with_arguments(constant, [source, *constant.args[1:]]))
+    return constant if isinstance(constant, Constant) else None
 
 
 def scale_factors(site: Site) -> Bindings | None:
@@ -111,28 +111,28 @@ def scale_factors(site: Site) -> Bindings | None:
     """
     call = site.call
     for index, operand in enumerate(call.args):
-        found = _factor_in(site, operand)
-        if found is None:
+        scaling = _factor_in(site, operand)
+        if scaling is None:
             continue
-        product, factor, data = found
-        other = call.args[1 - index]
-        for source, is_scaled in ((data, True), (other, False)):
-            end = _first(site, source)
+        product, factor, data = scaling
+        partner = call.args[1 - index]
+        for source, is_scaled in ((data, True), (partner, False)):
+            end = _before_rearranged(site, source)
             scaled = _scaled(site, end, factor)
             if scaled is None:
                 continue
             steps = Steps(site)
-            new = _moved(site, steps, source, end, steps.add(scaled))
-            plain = _moved(site, steps, operand, product, new if is_scaled else data)
-            operands = [other if is_scaled else new] * 2
+            new = _rearranged_like(site, steps, source, end, steps.add(scaled))
+            plain = _rearranged_like(site, steps, operand, product, new if is_scaled else data)
+            operands = [partner if is_scaled else new] * 2
             operands[index] = plain
             return steps.end(relax.op.matmul(*operands, call.attrs.out_dtype))
     return None
 
 
 def _factor_in(site: Site, expr: relax.Expr) -> tuple[relax.Expr, np.float64, relax.Expr] | None:
-    """Return the multiplication by a number that makes a value, the number, and its operand."""
-    end = _first(site, expr, once=True)
+    """Return a multiplication by a number behind a value: the product, number and operand."""
+    end = _before_rearranged(site, expr, once=True)
     value = site.value(end)
     if not is_call_of(value, "relax.multiply") or not site.is_used_once(end):
         return None
@@ -143,8 +143,8 @@ def _factor_in(site: Site, expr: relax.Expr) -> tuple[relax.Expr, np.float64, re
     return None
 
 
-def _first(site: Site, expr: relax.Expr, once: bool = False) -> relax.Expr:
-    """Return what a value is before it is reshaped and transposed."""
+def _before_rearranged(site: Site, expr: relax.Expr, once: bool = False) -> relax.Expr:
+    """Return the value that was reshaped and transposed to this one."""
     while is_call_of(value := site.value(expr), *REARRANGES):
         if once and not site.is_used_once(expr):
             break
@@ -152,14 +152,14 @@ def _first(site: Site, expr: relax.Expr, once: bool = False) -> relax.Expr:
     return expr
 
 
-def _moved(
+def _rearranged_like(
     site: Site, steps: Steps, expr: relax.Expr, end: relax.Expr, new: relax.Expr
 ) -> relax.Expr:
-    """Reshape and transpose another value as a value was."""
+    """Reshape and transpose `new` as `end` was to give `expr`."""
     if expr.same_as(end):
         return new
     value = site.values[expr]
-    inner = _moved(site, steps, value.args[0], end, new)
+    inner = _rearranged_like(site, steps, value.args[0], end, new)
     return steps.add(with_arguments(value, [inner, *value.args[1:]]))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names sizes that only the run knows, where TVM claims the largest one as the size."""
+"""Gives a symbol to sizes known only at run time, where TVM claims the largest."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ _SELECTION = "relax.vision.all_class_non_max_suppression"
 
 
 def of_unknown_size(boxes: relax.Expr) -> relax.Call:
-    """Return selected boxes with a type that does not claim how many there are.
-
-    `boxes`: the first result of a NonMaxSuppression, typed with the most that can be selected.
-    """
+    """Return the boxes of a NonMaxSuppression with a type that does not claim their number."""
     ty = relax.TensorType(dtype=boxes.ty.dtype, ndim=boxes.ty.ndim)
     return relax.op.call_pure_packed(COPY, boxes, ty_args=ty)
 
@@ -30,7 +27,7 @@ def type_of_selection(boxes: relax.Expr) -> relax.TensorType:
 def name_sizes(mod: tvm.IRModule) -> tvm.IRModule:
     """Give the selected boxes of a NonMaxSuppression a symbol as their number.
 
-    TVM types them with the most that can be selected, but returns those that are.
+    TVM types them with the largest possible number, but returns fewer.
     """
     changed = {}
     for global_var, function in mod.functions_items():
@@ -39,22 +36,22 @@ def name_sizes(mod: tvm.IRModule) -> tvm.IRModule:
         values = bound_values(function.body)
         calls = {var for var, value in values.items() if _returns_fewer(value)}
         boxes = {var for var, value in values.items() if _is_first_of(value, calls)}
-        boxes -= _named(function)
+        boxes -= _already_named(function)
         if boxes:
             changed[global_var] = _Names(boxes).visit_expr(function)
     return with_functions(mod, {**dict(mod.functions_items()), **changed}) if changed else mod
 
 
-def _named(function: relax.Function) -> set[relax.Var]:
+def _already_named(function: relax.Function) -> set[relax.Var]:
     """Return the values whose sizes have been named already."""
-    found: set[relax.Var] = set()
+    named: set[relax.Var] = set()
 
     def visit(expr: relax.Expr) -> None:
         if is_copy(expr):
-            found.add(expr.args[1])
+            named.add(expr.args[1])
 
     relax.analysis.post_order_visit(function.body, visit)
-    return found
+    return named
 
 
 def _returns_fewer(value: relax.Expr) -> bool:

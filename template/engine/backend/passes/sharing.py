@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which ops share a dequantize: a composite wants one of its own."""
+"""Decides which ops share a dequantize: each composite takes its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
             if readers.needs_own(binding, source) and (var in seen or readers.share(var, source)):
                 copy = relax.DataflowVar(str(var.name), var.ty)
                 # Composites are found by the identity of values.
-                copies.append(relax.VarBinding(copy, _with(source, {})))
+                copies.append(relax.VarBinding(copy, _with_replaced(source, {})))
                 replaced[var] = copy
             seen.add(var)
         if not replaced:
@@ -63,25 +63,25 @@ def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
             continue
         changed = True
         result += copies
-        result.append(relax.VarBinding(binding.var, _with(value, replaced)))
+        result.append(relax.VarBinding(binding.var, _with_replaced(value, replaced)))
     return result if changed else None
 
 
 def _arguments(value: relax.Expr) -> Iterator[relax.Expr]:
-    """Generate what an expression reads, also in tuples, as those of a concat."""
-    for item in getattr(value, "args", None) or getattr(value, "fields", None) or ():
-        yield from _arguments(item) if isinstance(item, relax.Tuple) else (item,)
+    """Generate the operands of an expression, including fields of tuples."""
+    for operand in getattr(value, "args", None) or getattr(value, "fields", None) or ():
+        yield from _arguments(operand) if isinstance(operand, relax.Tuple) else (operand,)
 
 
-def _with(value: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Expr:
-    def known(item: relax.Expr) -> relax.Expr:
-        if isinstance(item, relax.Tuple):
-            return relax.Tuple([known(field) for field in item.fields])
-        return replaced.get(item, item) if isinstance(item, relax.Var) else item
+def _with_replaced(value: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Expr:
+    def substituted(operand: relax.Expr) -> relax.Expr:
+        if isinstance(operand, relax.Tuple):
+            return relax.Tuple([substituted(field) for field in operand.fields])
+        return replaced.get(operand, operand) if isinstance(operand, relax.Var) else operand
 
     if isinstance(value, relax.Tuple):
-        return known(value)
-    return with_arguments(value, [known(item) for item in value.args])
+        return substituted(value)
+    return with_arguments(value, [substituted(operand) for operand in value.args])
 
 
 class _Readers:
@@ -101,8 +101,8 @@ class _Readers:
         names = ("quantize", "dequantize")
         if any(self._table.get(name) is None for name in names):
             return False
-        scales = (resolve(item, self._block.values) for item in dequantize.args[1:3])
-        if not all(isinstance(item, Constant) for item in scales):
+        scales = (resolve(parameter, self._block.values) for parameter in dequantize.args[1:3])
+        if not all(isinstance(scale, Constant) for scale in scales):
             return False
         return binding.var in self._behind_products or binding.var in self._before_quantize
 
@@ -115,38 +115,38 @@ class _Readers:
     @cached_property
     def _behind_products(self) -> set[relax.Var]:
         """The results of products that may take integers, and all that is computed from them."""
-        found: set[relax.Var] = set()
+        behind: set[relax.Var] = set()
         for binding in self._block.bindings:
             name = op_name(binding.value)
             entries = self._table.entries_of(name) if name else []
-            is_product = any(item.is_product and item.quantized for item in entries)
-            if is_product or not found.isdisjoint(relax.analysis.free_vars(binding.value)):
-                found.add(binding.var)
-        return found
+            is_product = any(entry.is_product and entry.quantized for entry in entries)
+            if is_product or not behind.isdisjoint(relax.analysis.free_vars(binding.value)):
+                behind.add(binding.var)
+        return behind
 
     @cached_property
     def _before_quantize(self) -> set[relax.Var]:
-        """The results of quantizes, and all that they are computed from."""
-        found: set[relax.Var] = set()
+        """The results of quantizes, and all values from which they are computed."""
+        before: set[relax.Var] = set()
         for binding in reversed(self._block.bindings):
-            if op_name(binding.value) == QUANTIZE or binding.var in found:
-                found.add(binding.var)
-                found.update(relax.analysis.free_vars(binding.value))
-        return found
+            if op_name(binding.value) == QUANTIZE or binding.var in before:
+                before.add(binding.var)
+                before.update(relax.analysis.free_vars(binding.value))
+        return before
 
     @cached_property
     def _readers(self) -> dict[relax.Expr, list[relax.Binding]]:
         readers: dict[relax.Expr, list[relax.Binding]] = {}
         for binding in self._block.bindings:
-            for item in _arguments(binding.value):
-                if isinstance(item, relax.Var):
-                    readers.setdefault(item, []).append(binding)
+            for operand in _arguments(binding.value):
+                if isinstance(operand, relax.Var):
+                    readers.setdefault(operand, []).append(binding)
         return readers
 
     def keep_integers(self, binding: relax.Binding) -> bool:
-        """Whether an op reads a constant as integers, or stays on the host, where that is smaller.
+        """Whether an op reads integers of a constant, or is on the host, where these are smaller.
 
-        A reshape or a transposition of weights does if only matmuls read it, and these do.
+        So does a reshape or transposition of weights if its readers are matmuls that do.
         """
         name = op_name(binding.value)
         entries = self._table.entries_of(name) if name else []
@@ -160,16 +160,16 @@ class _Readers:
 
     def _refusal(self, call: relax.Call) -> Reason | None:
         """Return why a call stays on the host, with real numbers for what it dequantizes."""
-        # Nothing writes into it.
+        # A ChainMap wants mutable maps, but nothing writes into this one.
         values = cast(MutableMapping[relax.Var, relax.Expr], self._block.values)
         return self._table.refusal(call, ChainMap(self._integers, values), asked_later=True)
 
     @cached_property
     def _integers(self) -> dict[relax.Var, relax.Expr]:
-        """The constants that dequantizes read, by what they make of them."""
+        """The constants that dequantizes read, by the variable of their result."""
         values = self._block.values
         sources = (self._block.bindings[index] for index in self._block.by_op[DEQUANTIZE])
-        read = {item.var: resolve(item.value.args[0], values) for item in sources}
+        read = {dequantize.var: resolve(dequantize.value.args[0], values) for dequantize in sources}
         return {var: data for var, data in read.items() if isinstance(data, Constant)}
 
     def _are_weights(self, binding: relax.Binding) -> bool:
