@@ -98,12 +98,12 @@ def _from_cache(
     # The manifest has everything that goes into an artifact, except the compiler itself.
     compilers = [_build_sha256(role) for role in ("codegen", *_DRIVER_FILES[options.driver])]
     key = _sha256(json.dumps([manifest, compilers], sort_keys=True).encode())
-    found = cache.get(key, _read_artifact)
-    if found is not None:
+    cached = cache.get(key, _read_artifact)
+    if cached is not None:
         try:
-            module = load(found)
+            module = load(cached)
             if json.loads(module["manifest"]()) == manifest:
-                return found, module
+                return cached, module
         except Exception:
             pass  # A damaged file: compile again.
         cache.drop(key)

@@ -109,8 +109,8 @@ class DataParallel:
         counters
             For each NPU, the counters of each region of the model.
         """
-        found: list[dict[str, dict[str, int]]] = self._all("counters")
-        return found
+        counters: list[dict[str, dict[str, int]]] = self._all("counters")
+        return counters
 
     def profile(
         self,
@@ -140,11 +140,13 @@ class DataParallel:
         RuntimeError
             The function fails on an NPU; the message says on which one, and why.
         """
-        known = report_of(report)
+        placements = report_of(report)
         parts = self._scattered(arguments)
         recordings = self._all("record", function, count_of_calls(calls), *parts)
         begins = [begin for recording in recordings for begin, _ in recording["calls"]]
-        return [Profile.from_recording(item, known, min(begins)) for item in recordings]
+        return [
+            Profile.from_recording(recording, placements, min(begins)) for recording in recordings
+        ]
 
     def close(self) -> None:
         """End the workers; nothing can be run any more."""
@@ -186,7 +188,7 @@ class DataParallel:
             if "error" in answer:
                 errors.setdefault(answer["error"], []).append(str(device))
         if errors:
-            lines = (f"NPU {' and '.join(which)}: {error}" for error, which in errors.items())
+            lines = (f"NPU {' and '.join(names)}: {error}" for error, names in errors.items())
             raise RuntimeError("\n".join(lines))
         return [answer["value"] for answer in answers]
 
@@ -229,8 +231,8 @@ class _Model:
         if isinstance(result, tvm.runtime.Tensor):
             self.results.append(result)
         else:
-            for item in result:
-                self._keep(item)
+            for part in result:
+                self._keep(part)
 
 
 _models: dict[tuple[int, int], _Model] = {}
@@ -295,11 +297,11 @@ class _Workers:
 
     def gather(self, reference: object, workers: Sequence[int] = ()) -> list[Any]:
         """Wait for some or all workers, and return their results, which must not be None."""
-        which = workers or range(self._count)
-        return [_disco("DRefDebugGetFromRemote", reference, worker) for worker in which]
+        workers = workers or range(self._count)
+        return [_disco("DRefDebugGetFromRemote", reference, worker) for worker in workers]
 
     def scatter(self, parts: Sequence[Array]) -> tvm_ffi.Object:
-        """Give each worker its part; return a reference to the parts."""
+        """Give each worker its part; return a reference to all."""
         reference = self.call("nothing")
         for worker, part in enumerate(parts):
             _disco("DRefDebugCopyFrom", reference, worker, tvm.runtime.tensor(part))

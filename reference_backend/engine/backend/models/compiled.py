@@ -23,9 +23,9 @@ LIBRARY = ".so"
 Results: TypeAlias = "tvm.runtime.Tensor | Sequence[Results]"
 """What a model returns: a tensor, or a tuple of results."""
 
-# The head of an ELF file of 64 bits: where the table of sections is, and its size.
+# The head of a 64-bit ELF file: the offset of the section table, and its entries.
 _ELF = struct.Struct("<4s36xQ10xHH2x")
-# What TVM says of a part of a library that no installed package loads.
+# TVM's message about a part of a library that no installed package loads.
 _FOREIGN = re.compile(r"created using \{(\w+)\} but a loader")
 
 
@@ -36,17 +36,17 @@ def load_library(path: Path) -> tuple[VirtualMachine, Signature]:
         machine = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
         return machine, _signature(machine)
     except Exception as error:
-        other = _FOREIGN.search(str(error))
-        if other is not None:
+        foreign = _FOREIGN.search(str(error))
+        if foreign is not None:
             raise Problem(
-                f"{path} needs '{other[1]}', which is not part of {BACKEND}. If that is another "
+                f"{path} needs '{foreign[1]}', which is not part of {BACKEND}. If that is another "
                 "backend, run the library with its package."
             ) from error
         raise Problem(f"{path} cannot be loaded: {sentence(error)}") from error
 
 
 def _require_complete(path: Path) -> None:
-    """Refuse what is not a whole library: it would crash the loader."""
+    """Refuse a file that is no whole library, and so would crash the loader."""
     require_file(path)
     with path.open("rb") as file:
         head = file.read(_ELF.size)
@@ -61,7 +61,7 @@ def _require_complete(path: Path) -> None:
 
 
 def _signature(machine: VirtualMachine) -> Signature:
-    """Return what a library says about itself; one from another program only has names."""
+    """Return the signature in a library; one from another program only has names."""
     try:
         describe = machine[FUNCTION]
     except AttributeError:
@@ -83,5 +83,5 @@ def _tensors(result: Results) -> Iterator[tvm.runtime.Tensor]:
     if isinstance(result, tvm.runtime.Tensor):
         yield result
     else:
-        for item in result:
-            yield from _tensors(item)
+        for part in result:
+            yield from _tensors(part)

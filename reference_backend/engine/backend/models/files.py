@@ -20,11 +20,7 @@ Arrays = dict[str, Array]
 
 
 class Header(NamedTuple):
-    """What a file says of an array before its elements.
-
-    `dtype`: the element type.
-    `shape`: the sizes.
-    """
+    """Element type and sizes of an array in a file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -34,8 +30,8 @@ _WRITE = "an .npz file is written by numpy.savez('inputs.npz', name=array)"
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is not a file."""
-    # Unlike those of pathlib, these do not fail for a name that is too long.
+    """Refuse a path that is no readable file."""
+    # Unlike pathlib's functions, these do not fail for a name that is too long.
     if os.path.isdir(path):
         raise Problem(f"{path} is a folder; name a file.")
     if not os.path.exists(path):
@@ -56,15 +52,13 @@ def read_text(path: Path) -> str:
 
 
 class NamedArrays:
-    """Arrays by name.
-
-    `arrays`: the arrays.
-    `path`: what messages call them.
-    """
+    """Arrays by name; messages call them `path`."""
 
     def __init__(self, arrays: Mapping[str, Array], path: Path) -> None:
         self.path = path
-        self.headers = {name: Header(str(item.dtype), item.shape) for name, item in arrays.items()}
+        self.headers = {
+            name: Header(str(array.dtype), array.shape) for name, array in arrays.items()
+        }
         self._arrays = arrays
 
     def __getitem__(self, name: str) -> Array:
@@ -74,10 +68,7 @@ class NamedArrays:
 
 
 class ArrayFile(NamedArrays):
-    """Arrays of an .npz file, or one of an .npy file, each of which is read when it is asked for.
-
-    `path`: the file. An array without a name is `arr_0`, as `numpy.savez` calls it.
-    """
+    """Arrays of an .npz file, or `arr_0` of an .npy file; each is read when it is asked for."""
 
     def __init__(self, path: Path) -> None:
         super().__init__({}, path)
@@ -92,11 +83,11 @@ class ArrayFile(NamedArrays):
     def __getitem__(self, name: str) -> Array:
         """Read an array."""
         try:
-            found = np.load(self.path, allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                return np.asarray(found, order="C")
-            with found:
-                return np.asarray(found[name], order="C")
+            content = np.load(self.path, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return np.asarray(content, order="C")
+            with content:
+                return np.asarray(content[name], order="C")
         except MemoryError:
             raise
         except Exception:
@@ -111,11 +102,11 @@ def _headers(path: Path) -> dict[str, Header]:
         with path.open("rb") as file:
             return {"arr_0": _header(file)}
     with zipfile.ZipFile(path) as archive:
-        found = {}
+        headers = {}
         for name in archive.namelist():
             with archive.open(name) as file:
-                found[name.removesuffix(".npy")] = _header(file)
-        return found
+                headers[name.removesuffix(".npy")] = _header(file)
+        return headers
 
 
 def _header(file: IO[bytes]) -> Header:
@@ -127,10 +118,7 @@ def _header(file: IO[bytes]) -> Header:
 
 
 def require_writable(path: Path | None) -> None:
-    """Refuse a place where no file can be written, before the work begins.
-
-    `path`: the file to be written; none: nothing is to be done.
-    """
+    """Refuse a path to which no file can be written, before the work begins."""
     if path is None:
         return
     if str(path) == "-":

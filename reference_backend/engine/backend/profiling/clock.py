@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of a profile, in which reading the driver's events takes no time."""
+"""The clock of a profile, which stands still while the runtime reads the driver's events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Times as they would be if the runtime had not recorded.
+    """Times as they would be without a recording: reading events may take longer than a run.
 
-    After each run of a region, the runtime reads its events, which may take longer than the run.
-
-    `recording`: what was recorded; runtimes of earlier releases do not tell how long they read.
-    `origin_us`: when time begins.
+    Runtimes of earlier releases do not tell how long they read.
     """
 
     def __init__(self, recording: Recording, origin_us: float) -> None:
@@ -38,12 +35,9 @@ class Clock:
         self._before = [0.0, *accumulate(end - begin for begin, end in merged)]
 
     def at(self, time: float) -> float:
-        """Return a time on this clock.
-
-        The us since time began, without those in which events were read.
-        """
+        """Return the us from the origin to a time, without those in which events were read."""
         index = bisect_right(self._begins, time)
         passed = self._before[index]
-        if index:  # It may be while events are read.
+        if index:  # The time may lie inside a pause.
             passed -= max(0.0, self._pauses[index - 1][1] - time)
         return round(time - passed - self._origin, 3)

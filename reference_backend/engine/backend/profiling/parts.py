@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a profile is made of."""
+"""The data classes of a profile."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from dataclasses import dataclass, field
 Busy = Mapping[str, int]
 """How long each engine worked."""
 Traffic = Mapping[str, tuple[int, int]]
-"""The bytes that each memory was read and written."""
+"""The bytes read from and written to each memory."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What one engine did in one go.
+    """One piece of work of an engine.
 
     `region`: the symbol of the region.
     `call`: which of the region's runs.
-    `name`: what it did.
-    `label`: the op that it belongs to, as "op (variable)"; none if it belongs to none.
+    `name`: the work.
+    `label`: its op, as "op (variable)"; None if it belongs to no op.
     `engine`: the engine, with a part behind a "." where there are several.
-    `begin`, `end`: when it had the engine, since the beginning of the run.
-    `busy`: how much of this time it worked.
-    `waits_for`: the engine whose work it waited for; none if it did not.
-    `traffic`: the bytes that it moved.
-    `operations`: arithmetic, a multiplication with its addition as two; 0 if the driver does not
-    count it.
+    `begin`, `end`: when it held the engine, since the beginning of the run.
+    `busy`: how much of this time the engine worked.
+    `waits_for`: the engine whose work it waited for, or None.
+    `traffic`: the bytes moved.
+    `operations`: arithmetic, a multiply-add as two; 0 if the driver does not count.
     """
 
     region: str
@@ -44,12 +43,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Bytes that a region keeps for something.
+    """Bytes that a region reserves in a memory.
 
     `region`: the symbol of the region.
     `memory`: the memory, such as "scratchpad".
-    `label`: the op that uses it first; none if it belongs to none.
-    `offset`, `bytes`: where it lies, and its size.
+    `label`: the op that uses them first; None if no op does.
+    `offset`, `bytes`: their address and number.
     `begin`, `end`: from when to when, since the beginning of the run.
     """
 
@@ -67,8 +66,7 @@ class Memory:
     """A memory of the device.
 
     `bytes`: its size; 0 if it is not known.
-    `bytes_per_unit`: the most bytes read and written per unit of time, taken together; 0 if it is
-    not known.
+    `bytes_per_unit`: the most bytes read and written per unit of time; 0 if it is not known.
     """
 
     bytes: int
@@ -102,18 +100,18 @@ class Run:
 
 @dataclass(frozen=True)
 class RegionProfile:
-    """What a region did in all of its runs.
+    """A region in all of its runs.
 
     `symbol`: its name.
     `calls`: how many runs.
     `wall_us`: the time on the host, of all runs.
     `span`: the time on the device, of all runs.
     `runs`: the runs, in order.
-    `busy`, `utilisation`: how long each engine worked, and which part of `span` that is.
-    `traffic`: the bytes that were moved.
-    `counters`: what the driver's counters grew by; sizes and frequencies as they are.
+    `busy`, `utilisation`: how long each engine worked, and its share of `span`.
+    `traffic`: the bytes moved.
+    `counters`: the growth of the driver's counters; sizes and frequencies as they are.
     `operations`: arithmetic, as of events.
-    `peaks`: how fast it could be; none if the driver does not tell.
+    `peaks`: the device's peak rates; None if the driver does not tell.
     """
 
     symbol: str
@@ -131,21 +129,19 @@ class RegionProfile:
 
 @dataclass(frozen=True)
 class OpProfile:
-    """What an op needed, in all runs of its region.
+    """An op in all runs of its region.
 
     `region`: the region.
-    `label`, `op`, `variable`: the driver's label, and its parts; none for what belongs to no op.
-    `origin`: the name that the author of the model gave it; none if it is not known.
-    `composite`: the label of the composite that it is in, and whose time this is; none if not
-    known.
+    `label`, `op`, `variable`: the driver's label, and its parts; None for work of no op.
+    `origin`: the author's name of the op; None if it is not known.
+    `composite`: the label of the composite that it is in, and whose time this is, or None.
     `span`: the sum over its events, from begin to end.
     `busy`, `traffic`: as for a region.
     `share`: the part of the sum of all spans.
     `operations`: arithmetic, as of events.
-    `active`: how long at least one engine had work of it.
-    `attributed`: its part of the time of its region: each instant is that of one op, so that the
-    parts add up to the whole. See `sums.attributed_to`.
-    `attributed_share`: the part of the time of all regions that this is.
+    `active`: how long at least one engine worked for it.
+    `attributed`: its part of the region's time; the parts add up. See `sums.attributed_to`.
+    `attributed_share`: the same as a share of the time of all regions.
     `waits`: how long engines stood still since it began, by the engine that they waited for.
     """
 
@@ -177,7 +173,7 @@ class HostCall:
 
     `name`: the function.
     `begin_us`, `end_us`: when, from the beginning of the first call of the model.
-    `origin`: the name that the author of the model gave the op that it computes; none if not known.
+    `origin`: the author's name of the op that it computes; None if it is not known.
     """
 
     name: str

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from ..shared.aliases import JsonFields, JsonObject
@@ -76,7 +77,7 @@ class Profile:
     def from_recording(
         cls, recording: Recording, report: Report | None = None, origin_us: float | None = None
     ) -> Profile:
-        """Make a profile of what was recorded.
+        """Make a profile of a recording.
 
         Parameters
         ----------
@@ -103,17 +104,19 @@ class Profile:
         for region in sorted(recording["regions"], key=_first_begin):
             symbol, mine, runs = region["symbol"], [], []
             for index, call in enumerate(region["profile"]["calls"]):
-                found = [_event({"region": symbol, "call": index, **e}) for e in call["events"]]
-                span = max((event.end for event in found), default=0)
+                run_events = [
+                    _event({"region": symbol, "call": index, **e}) for e in call["events"]
+                ]
+                span = max((event.end for event in run_events), default=0)
                 runs.append(run(call["begin_us"], call["end_us"], span))
-                mine += found
+                mine += run_events
             events += mine
             for call in region["profile"]["calls"][:1]:
                 allocations += [
-                    _read(Allocation, {"region": symbol, **item})
-                    for item in call.get("allocations", ())
+                    _read(Allocation, {"region": symbol, **allocation})
+                    for allocation in call.get("allocations", ())
                 ]
-            span = sum(item.span for item in runs)
+            span = sum(each.span for each in runs)
             busy = busy_of(mine)
             regions.append(
                 RegionProfile(
@@ -130,10 +133,10 @@ class Profile:
                     peaks=_peaks(region["profile"].get("peaks")),
                 )
             )
-        units = [(item["profile"]["unit"], item["profile"]) for item in recording["regions"]]
-        known = [(unit, data["ticks_per_us"]) for unit, data in units if unit is not None]
+        profiles = [region["profile"] for region in recording["regions"]]
+        clocks = [(data["unit"], data["ticks_per_us"]) for data in profiles if data["unit"]]
         # A region that did not run does not know its frequency.
-        unit, ticks = max(known, key=lambda item: item[1], default=(None, 0.0))
+        unit, ticks = max(clocks, key=itemgetter(1), default=(None, 0.0))
         host = tuple(
             HostCall(name, clock.at(begin), clock.at(end)) for name, begin, end in recording["host"]
         )
@@ -157,15 +160,17 @@ class Profile:
 
     @property
     def traffic(self) -> Traffic:
-        """The bytes that each memory was read and written, in all regions."""
+        """The bytes read from and written to each memory, in all regions."""
         return traffic_of(self.events)
 
     @property
     def memory(self) -> dict[str, int]:
         """The highest address in use of each memory, in bytes."""
         most: dict[str, int] = {}
-        for item in self.allocations:
-            most[item.memory] = max(most.get(item.memory, 0), item.offset + item.bytes)
+        for allocation in self.allocations:
+            most[allocation.memory] = max(
+                most.get(allocation.memory, 0), allocation.offset + allocation.bytes
+            )
         return most
 
     @property
@@ -207,7 +212,7 @@ class Profile:
             "device": self.device,
             "unit": self.unit,
             "ticks_per_us": self.ticks_per_us,
-            "calls": [{"begin_us": item.begin_us, "end_us": item.end_us} for item in self.calls],
+            "calls": [{"begin_us": call.begin_us, "end_us": call.end_us} for call in self.calls],
             "regions": plain(self.regions),
             "events": plain(self.events),
             "ops": plain(self.ops),
@@ -270,30 +275,30 @@ class Profile:
                 f"The profile has the version {version!r}; supported: {VERSION}, as `to_json` of a "
                 "profile writes it. Make it again with this release."
             )
-        events = tuple(_event(item) for item in data["events"])
-        ops = tuple(_read(OpProfile, item) for item in data["ops"])
-        if not all("attributed" in item for item in data["ops"]):  # An earlier release wrote it.
+        events = tuple(_event(event) for event in data["events"])
+        ops = tuple(_read(OpProfile, op) for op in data["ops"])
+        if not all("attributed" in op for op in data["ops"]):  # An earlier release wrote it.
             ops = _with_times(ops, events)
         return cls(
             data["unit"],
             data["ticks_per_us"],
             data["device"],
-            tuple(_read(Run, item) for item in data["calls"]),
+            tuple(_read(Run, call) for call in data["calls"]),
             tuple(
                 _read(
                     RegionProfile,
                     {
-                        **item,
-                        "runs": tuple(_read(Run, run) for run in item["runs"]),
-                        "peaks": _peaks(item.get("peaks")),
+                        **region,
+                        "runs": tuple(_read(Run, run) for run in region["runs"]),
+                        "peaks": _peaks(region.get("peaks")),
                     },
                 )
-                for item in data["regions"]
+                for region in data["regions"]
             ),
             events,
             ops,
-            tuple(_read(HostCall, item) for item in data["host"]),
-            tuple(_read(Allocation, item) for item in data.get("allocations", ())),
+            tuple(_read(HostCall, call) for call in data["host"]),
+            tuple(_read(Allocation, allocation) for allocation in data.get("allocations", ())),
         )
 
     def to_trace(self) -> str:
@@ -322,8 +327,10 @@ class Profile:
         """
         pictures = entry_point("PICTURES")
         if picture not in pictures:
-            known = ", ".join(pictures)
-            raise ValueError(f"There is no picture '{picture}' of a profile; supported: {known}.")
+            supported = ", ".join(pictures)
+            raise ValueError(
+                f"There is no picture '{picture}' of a profile; supported: {supported}."
+            )
         return str(pictures[picture](self))
 
     def __str__(self) -> str:
@@ -346,18 +353,18 @@ class Profile:
 # ---- Sums ---------------------------------------------------------------------------------------
 
 
-def _length(items: Iterable[Run | HostCall]) -> float:
-    return round(sum(item.end_us - item.begin_us for item in items), 3)
+def _length(calls: Iterable[Run | HostCall]) -> float:
+    return round(sum(call.end_us - call.begin_us for call in calls), 3)
 
 
 def _ops(events: Sequence[Event]) -> tuple[OpProfile, ...]:
     """Sum the events of each label, in the order in which they begin."""
     whole = sum(event.end - event.begin for event in events)
-    found = []
+    profiles = []
     for (region, label), mine in by_op(events).items():
         op, variable = split_label(label)
         span = sum(event.end - event.begin for event in mine)
-        found.append(
+        profiles.append(
             OpProfile(
                 region=region,
                 label=label,
@@ -373,20 +380,20 @@ def _ops(events: Sequence[Event]) -> tuple[OpProfile, ...]:
                 active=active_of(mine),
             )
         )
-    return _with_times(found, events)
+    return _with_times(profiles, events)
 
 
 def _with_times(ops: Iterable[OpProfile], events: Sequence[Event]) -> tuple[OpProfile, ...]:
-    """Give ops their parts of the whole time, and what they waited for."""
+    """Give ops their shares of the whole time, and the engines that they waited for."""
     times, waits = attributed_to(events), waits_of(events)
     whole = sum(times.values())
-    found = []
+    timed = []
     for op in ops:
         time = times.get((op.region, op.label), 0)
         share = round(time / whole, 6) if whole else 0.0
         mine = waits.get((op.region, op.label), {})
-        found.append(replace(op, attributed=time, attributed_share=share, waits=mine))
-    return tuple(found)
+        timed.append(replace(op, attributed=time, attributed_share=share, waits=mine))
+    return tuple(timed)
 
 
 # ---- Plain data ---------------------------------------------------------------------------------
@@ -409,16 +416,16 @@ def _event(data: Mapping[str, object]) -> Event:
 def _peaks(data: JsonFields | None) -> Peaks | None:
     if not data:
         return None
-    memories = {name: _read(Memory, item) for name, item in data["memories"].items()}
+    memories = {name: _read(Memory, memory) for name, memory in data["memories"].items()}
     return Peaks(float(data["operations"]), memories)
 
 
 def _read(kind: type[T], data: JsonFields) -> T:
     """Read a dataclass; fields that are newer than this release are left out."""
-    known = {name: data[name] for name in (item.name for item in fields(kind)) if name in data}
-    if "traffic" in known:
-        known["traffic"] = _pairs(known["traffic"])
-    return kind(**known)
+    values = {field.name: data[field.name] for field in fields(kind) if field.name in data}
+    if "traffic" in values:
+        values["traffic"] = _pairs(values["traffic"])
+    return kind(**values)
 
 
 def _count(number: int, noun: str) -> str:

@@ -16,20 +16,20 @@ Op = tuple[str, str | None]
 
 def busy_of(events: Iterable[Event]) -> dict[str, int]:
     """Return how long each engine worked."""
-    found: Counter[str] = Counter()
+    busy: Counter[str] = Counter()
     for event in events:
-        found[event.engine] += event.busy
-    return dict(found)
+        busy[event.engine] += event.busy
+    return dict(busy)
 
 
 def traffic_of(events: Iterable[Event]) -> dict[str, tuple[int, int]]:
-    """Return the bytes that each memory was read and written."""
-    found: dict[str, tuple[int, int]] = {}
+    """Return the bytes read from and written to each memory."""
+    traffic: dict[str, tuple[int, int]] = {}
     for event in events:
         for memory, (read, written) in event.traffic.items():
-            before = found.get(memory, (0, 0))
-            found[memory] = before[0] + read, before[1] + written
-    return found
+            before = traffic.get(memory, (0, 0))
+            traffic[memory] = before[0] + read, before[1] + written
+    return traffic
 
 
 def by_op(events: Iterable[Event]) -> dict[Op, list[Event]]:
@@ -41,9 +41,9 @@ def by_op(events: Iterable[Event]) -> dict[Op, list[Event]]:
 
 
 def active_of(events: Iterable[Event]) -> int:
-    """Return how long at least one of some events of a region lasted."""
+    """Return how long at least one event of a region was under way."""
     total, call, reached = 0, -1, 0
-    for event in sorted(events, key=lambda item: (item.call, item.begin)):
+    for event in sorted(events, key=lambda event: (event.call, event.begin)):
         if event.call != call:
             call, reached = event.call, event.begin
         total += max(event.end, reached) - max(event.begin, reached)
@@ -52,20 +52,19 @@ def active_of(events: Iterable[Event]) -> int:
 
 
 def attributed_to(events: Iterable[Event]) -> Mapping[Op, int]:
-    """Divide the time of each run among its ops: each instant is that of exactly one op.
+    """Divide the time of each run among its ops: each instant belongs to exactly one op.
 
-    An instant in which several ops have engines is that of the op which is done first in this run:
-    what engines do for later ops meanwhile is hidden behind it. An instant in which no op has an
-    engine is that of the op which begins next: all wait for it.
+    Of several ops that have engines, it belongs to the one that is done first in this run, which
+    hides the work of later ops. If none has an engine, all wait for the op that begins next.
     """
     runs: dict[tuple[str, int], list[Event]] = {}
     for event in events:
         runs.setdefault((event.region, event.call), []).append(event)
-    found: Counter[Op] = Counter()
+    times: Counter[Op] = Counter()
     for (region, _), mine in runs.items():
         for label, time in _divided(mine).items():
-            found[region, label] += time
-    return found
+            times[region, label] += time
+    return times
 
 
 def _divided(events: Sequence[Event]) -> Counter[str | None]:
@@ -74,22 +73,22 @@ def _divided(events: Sequence[Event]) -> Counter[str | None]:
     for event in events:
         end, order = done.get(event.label, (0, len(done)))
         done[event.label] = max(end, event.end), order
-    coming = sorted(events, key=lambda item: (item.begin, done[item.label]))
-    instants = sorted({0, *(time for item in events for time in (item.begin, item.end))})
-    found: Counter[str | None] = Counter()
+    coming = sorted(events, key=lambda event: (event.begin, done[event.label]))
+    instants = sorted({0, *(time for event in events for time in (event.begin, event.end))})
+    times: Counter[str | None] = Counter()
     at_work: list[tuple[tuple[int, int], int, int]] = []
     begun = 0
     for begin, end in pairwise(instants):
         while begun < len(coming) and coming[begun].begin <= begin:
-            item = coming[begun]
-            heapq.heappush(at_work, (done[item.label], item.end, begun))
+            event = coming[begun]
+            heapq.heappush(at_work, (done[event.label], event.end, begun))
             begun += 1
-        # Those that have ended are in the way only at the top.
+        # Events that have ended matter only at the top of the heap.
         while at_work and at_work[0][1] <= begin:
             heapq.heappop(at_work)
         owner = coming[at_work[0][2] if at_work else begun]
-        found[owner.label] += end - begin
-    return found
+        times[owner.label] += end - begin
+    return times
 
 
 def waits_of(events: Iterable[Event]) -> Mapping[Op, dict[str, int]]:
@@ -100,13 +99,13 @@ def waits_of(events: Iterable[Event]) -> Mapping[Op, dict[str, int]]:
     """
     free: dict[tuple[str, int, str], int] = {}
     begun: dict[tuple[str, int, str | None], int] = {}
-    found: dict[Op, dict[str, int]] = {}
-    for event in sorted(events, key=lambda item: item.begin):
+    waits: dict[Op, dict[str, int]] = {}
+    for event in sorted(events, key=lambda event: event.begin):
         engine = event.region, event.call, event.engine
         since = begun.setdefault((event.region, event.call, event.label), event.begin)
         still = event.begin - max(since, free.get(engine, 0))
         free[engine] = max(event.end, free.get(engine, 0))
         if event.waits_for is not None and still > 0:
-            mine = found.setdefault((event.region, event.label), {})
+            mine = waits.setdefault((event.region, event.label), {})
             mine[event.waits_for] = mine.get(event.waits_for, 0) + still
-    return found
+    return waits

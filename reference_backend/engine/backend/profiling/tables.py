@@ -17,20 +17,13 @@ _MOST_HOST_FUNCTIONS = 10
 
 
 def as_text(profile: Profile, most: int | None = None) -> str:
-    """Return the tables as plain text, and the summary.
-
-    `most`: how many ops are shown, the longest first; none: all.
-    """
-    blocks = ["\n".join(aligned([item.header, *item.rows])) for item in _tables(profile, most)]
+    """Return the tables with the `most` longest ops, or all, and the summary as plain text."""
+    blocks = ["\n".join(aligned([table.header, *table.rows])) for table in _tables(profile, most)]
     return "\n\n".join([*blocks, profile.summary])
 
 
 def show(profile: Profile, file: TextIO | None, most: int | None = None) -> None:
-    """Print the tables: with colours on a terminal, else as plain text.
-
-    `file`: where to print; none: standard output.
-    `most`: how many ops are shown, the longest first; none: all.
-    """
+    """Print the tables with the `most` longest ops, or all, in colours on a terminal."""
     plain = as_text(profile, most)
     terminal.show(plain, lambda: [*_tables(profile, most), profile.summary], file)
 
@@ -47,17 +40,17 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
                 header,
                 [
                     (
-                        item.symbol,
-                        str(item.calls),
-                        f"{item.wall_us:,.1f}",
-                        f"{item.span:,}" if profile.unit else "",
+                        region.symbol,
+                        str(region.calls),
+                        f"{region.wall_us:,.1f}",
+                        f"{region.span:,}" if profile.unit else "",
                         _parts(
                             f"{name} " + format(part, ".0%")
-                            for name, part in item.utilisation.items()
+                            for name, part in region.utilisation.items()
                         ),
-                        traffic_text(item.traffic),
+                        traffic_text(region.traffic),
                     )
-                    for item in profile.regions
+                    for region in profile.regions
                 ],
                 figures=(1, 2, 3),
                 kept=5,
@@ -66,24 +59,24 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
         )
     if profile.ops:
         columns = ("op", "name", "share", unit, "waits for", "busy", "traffic")
-        ordered = sorted(profile.ops, key=lambda item: -item.attributed)
-        shown, rest = ordered[:most], ordered[len(ordered[:most]) :]
+        ordered = sorted(profile.ops, key=lambda op: -op.attributed)
+        shown, hidden = ordered[:most], ordered[len(ordered[:most]) :]
         rows: list[Row] = [
             (
-                item.composite or item.op or "",
-                item.title,
-                format(item.attributed_share, ".1%"),
-                f"{item.attributed:,}",
-                _amounts(item.waits),
-                _amounts(item.busy),
-                traffic_text(item.traffic),
+                op.composite or op.op or "",
+                op.title,
+                format(op.attributed_share, ".1%"),
+                f"{op.attributed:,}",
+                _amounts(op.waits),
+                _amounts(op.busy),
+                traffic_text(op.traffic),
             )
-            for item in shown
+            for op in shown
         ]
-        if rest:
-            share = format(sum(item.attributed_share for item in rest), ".1%")
-            time = f"{sum(item.attributed for item in rest):,}"
-            rows.append((f"({len(rest):,} others)", "--all shows them", share, time, "", "", ""))
+        if hidden:
+            share = format(sum(op.attributed_share for op in hidden), ".1%")
+            time = f"{sum(op.attributed for op in hidden):,}"
+            rows.append((f"({len(hidden):,} others)", "--all shows them", share, time, "", "", ""))
         tables.append(TextTable(columns, rows, figures=(2, 3), kept=4, folded=(1,)))
     times = host_times(profile)
     if times:
@@ -92,33 +85,28 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
             for (name, origin), (count, time) in times.items()
         ]
         if most is not None and len(lines) > _MOST_HOST_FUNCTIONS:
-            others = list(times.values())[_MOST_HOST_FUNCTIONS:]
-            sums = str(sum(count for count, _ in others)), f"{sum(time for _, time in others):,.1f}"
+            unlisted = list(times.values())[_MOST_HOST_FUNCTIONS:]
+            sums = [sum(column) for column in zip(*unlisted, strict=True)]
+            figures = str(sums[0]), f"{sums[1]:,.1f}"
             del lines[_MOST_HOST_FUNCTIONS:]
-            lines.append((f"({len(others):,} others)", "--all shows them", *sums))
+            lines.append((f"({len(unlisted):,} others)", "--all shows them", *figures))
         header = ("on the host", "name", "calls", "us")
         tables.append(TextTable(header, lines, figures=(2, 3), kept=4, folded=(1,)))
     return tables
 
 
 def host_times(profile: Profile) -> Mapping[tuple[str, str | None], tuple[int, float]]:
-    """Return how often each function of the host was called, and how long in all.
-
-    Counts and us by the name of the function and that of its op, the longest first.
-    """
-    found: dict[tuple[str, str | None], tuple[int, float]] = {}
-    for item in profile.host:
-        key = item.name, item.origin
-        count, time = found.get(key, (0, 0.0))
-        found[key] = count + 1, time + item.end_us - item.begin_us
-    return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+    """Return calls and total us by the names of a host function and its op, longest first."""
+    times: dict[tuple[str, str | None], tuple[int, float]] = {}
+    for call in profile.host:
+        key = call.name, call.origin
+        count, time = times.get(key, (0, 0.0))
+        times[key] = count + 1, time + call.end_us - call.begin_us
+    return dict(sorted(times.items(), key=lambda entry: -entry[1][1]))
 
 
 def traffic_text(traffic: Traffic) -> str:
-    """Return what was read and written, for people.
-
-    `traffic`: the bytes by memory.
-    """
+    """Return the bytes read from and written to each memory, for people."""
     return _parts(f"{name} {read:,} + {written:,} B" for name, (read, written) in traffic.items())
 
 

@@ -81,20 +81,22 @@ class Artifact:
         return {**self.manifest["options"], "overrides": self.manifest["overrides"]}
 
     def to_dict(self) -> JsonObject:
-        """Return it as plain data, with the version of its fields."""
+        """Return the artifact as plain data, with the version of its fields."""
         return {"version": VERSION, **asdict(self)}
 
     def __str__(self) -> str:
-        """Return it as text for people."""
+        """Return the artifact as text for people."""
         scalars = {k: v for k, v in self.manifest.items() if isinstance(v, str | int)}
         lines = [f"region {self.symbol}"]
         lines += [f"  {name:20}{value}" for name, value in scalars.items() if name != "symbol"]
         lines += _listed("bytes", self.sizes)
         for title in ("options", "symbol_bounds"):
             lines += _listed(title, self.manifest[title])
-        for item in self.manifest["overrides"]:
-            value = json.dumps(item["value"])
-            lines.append(f"  {'override':20}{item['option']}={value} from {item['variable']}")
+        for override in self.manifest["overrides"]:
+            value = json.dumps(override["value"])
+            lines.append(
+                f"  {'override':20}{override['option']}={value} from {override['variable']}"
+            )
         program = self.program.replace("\t", "    ").removesuffix("\n").split("\n")
         lines += ["  program", *(f"    {line}" for line in program)]
         return "\n".join(map(printable, lines))
@@ -128,10 +130,10 @@ def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
     path = Path(path)
     load = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
     artifacts = []
-    others: set[str] = set()
+    backends: set[str] = set()
     for backend, data in _find(path):
         if backend not in (BACKEND, None):
-            others.add(str(backend))
+            backends.add(str(backend))
             continue
         try:
             module = load(data)
@@ -147,8 +149,8 @@ def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
             raise ValueError(printable(f"{path}: {_first_line(error)}")) from None
     if not artifacts:
         why = "it is not a library that was exported with one"
-        if others:
-            why = f"those in it are for {', '.join(sorted(others))}"
+        if backends:
+            why = f"those in it are for {', '.join(sorted(backends))}"
         raise ValueError(printable(f"{path} holds no region of {BACKEND}: {why}."))
     return artifacts
 
@@ -192,10 +194,10 @@ def _find(path: Path) -> Iterator[tuple[str | None, bytes]]:
 
 
 def _backend(artifact: bytes, section_count: int) -> str | None:
-    """Return the name of an artifact's backend; none if it is corrupt."""
+    """Return the name of an artifact's backend, or None if the artifact is corrupt."""
     table = artifact[_TABLE : _TABLE + section_count * _SECTION.size]
     try:
-        sections = {name.rstrip(b"\0"): where for name, *where in _SECTION.iter_unpack(table)}
+        sections = {name.rstrip(b"\0"): span for name, *span in _SECTION.iter_unpack(table)}
         offset, size = sections[b"manifest"]
         return str(json.loads(artifact[offset : offset + size])["backend"])
     except (ValueError, KeyError, TypeError, RecursionError, struct.error):
@@ -205,9 +207,9 @@ def _backend(artifact: bytes, section_count: int) -> str | None:
 def _read_manifest(text: str) -> JsonObject:
     """Read a manifest; a forged one may contain anything."""
 
-    def refuse(what: str) -> NoReturn:
+    def refuse(why: str) -> NoReturn:
         raise ValueError(
-            f"the artifact is corrupt: its manifest {what}; copy it again, or compile the model "
+            f"the artifact is corrupt: its manifest {why}; copy it again, or compile the model "
             "again"
         )
 
@@ -219,15 +221,15 @@ def _read_manifest(text: str) -> JsonObject:
             refuse(f"has no '{name}' that is {_KINDS[kind]}")
     for name, value in manifest["options"].items():
         values = value.values() if isinstance(value, dict) else [value]
-        if not all(isinstance(item, str | int) for item in values):
+        if not all(isinstance(setting, str | int) for setting in values):
             refuse(f"has an impossible option '{name}'")
     for name, value in manifest["symbol_bounds"].items():
         if type(value) is not int:
             refuse(f"has an impossible bound of '{name}'")
-    for item in manifest["overrides"]:
-        if not isinstance(item, dict) or item.keys() != {"option", "value", "variable"}:
+    for override in manifest["overrides"]:
+        if not isinstance(override, dict) or override.keys() != {"option", "value", "variable"}:
             refuse("has impossible overrides")
-        if not isinstance(item["option"], str) or not isinstance(item["variable"], str):
+        if not isinstance(override["option"], str) or not isinstance(override["variable"], str):
             refuse("has overrides without names")
     return manifest
 

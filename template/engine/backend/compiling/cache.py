@@ -2,7 +2,7 @@
 """The compile cache: a folder of artifacts shared by processes.
 
 An entry is one file, which appears atomically, so no locks are needed: two processes that compile
-the same thing write the same file. Readers must check what they read.
+the same region write the same file. Readers must check an entry's content.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Cache:
-    """A folder of entries; the least recently used are dropped.
-
-    `folder`: the folder; it is created if missing.
-    `limit`: the largest total size of all entries, in bytes.
-    """
+    """A folder of entries of at most `limit` bytes; the least recently used are dropped."""
 
     def __init__(self, folder: str | os.PathLike[str], limit: int) -> None:
         self.folder = Path(folder).expanduser()
@@ -51,11 +47,9 @@ class Cache:
             ) from None
 
     def get(self, key: str, read: Callable[[BufferedReader, int], Entry]) -> Entry | None:
-        """Return an entry and mark it as used.
+        """Return what `read` makes of an entry's file and size, and mark it as used.
 
-        `read`: reads it from its file, which has the given number of bytes.
-
-        What `read` returns, or none if the entry is missing or larger than the limit.
+        None if the entry is missing or larger than the limit.
         """
         path = self._path(key)
         try:
@@ -71,10 +65,7 @@ class Cache:
         return entry
 
     def put(self, key: str, entry: bytes | memoryview) -> None:
-        """Add an entry, and drop others over the limit; a failure is a warning.
-
-        `entry`: its bytes.
-        """
+        """Add an entry, and drop others over the limit; a failure is a warning."""
         if len(entry) > self.limit:
             return
         try:
@@ -104,14 +95,14 @@ class Cache:
 
     def _files(self) -> Iterator[tuple[float, int, str]]:
         """Generate time of use, size and path of all entries; drop unfinished files."""
-        with os.scandir(self.folder) as items:
-            for item in items:
+        with os.scandir(self.folder) as files:
+            for file in files:
                 with contextlib.suppress(OSError):
-                    found = item.stat()
-                    if item.name.endswith(_SUFFIX):
-                        yield found.st_mtime, found.st_size, item.path
-                    elif found.st_mtime < time.time() - _ABANDONED:
-                        if item.name.startswith(UNFINISHED):
-                            shutil.rmtree(item.path, ignore_errors=True)
-                        elif item.name.endswith(_UNFINISHED_BEFORE):
-                            os.unlink(item.path)
+                    status = file.stat()
+                    if file.name.endswith(_SUFFIX):
+                        yield status.st_mtime, status.st_size, file.path
+                    elif status.st_mtime < time.time() - _ABANDONED:
+                        if file.name.startswith(UNFINISHED):
+                            shutil.rmtree(file.path, ignore_errors=True)
+                        elif file.name.endswith(_UNFINISHED_BEFORE):
+                            os.unlink(file.path)

@@ -27,12 +27,11 @@ Shapes = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model as it was read, before TVM imports it.
+    """A model file, before TVM imports it.
 
-    `path`: its file.
     `content`: an `onnx.ModelProto`, a `torch.export.ExportedProgram`, a path or a `tvm.IRModule`.
     `importer`: makes a module of the content.
-    `results`: the names of its results; none if the file has no names of them.
+    `results`: the names of the results; none if the file has no names of them.
     `can_quantize`: whether this package quantizes models of this kind.
     """
 
@@ -43,7 +42,7 @@ class ModelFile:
     can_quantize: bool = False
 
     def imported(self, shapes: Shapes, content: object = None) -> tvm.IRModule:
-        """Return the module that TVM makes of it."""
+        """Return the model as a module of TVM."""
         try:
             with quiet():
                 mod = self.importer(self.content if content is None else content)
@@ -55,11 +54,7 @@ class ModelFile:
 
 
 def read_model(path: Path, shapes: Shapes, otherwise: str = "") -> ModelFile:
-    """Read a model.
-
-    `path`: A file whose name ends in .onnx, .pt2, .tflite, or .json for a module of TVM.
-    `shapes`: the sizes of inputs whose sizes are open; in an ONNX model they replace the open ones.
-    """
+    """Read a model file (see `KINDS`) with sizes for its open ones."""
     require_model(path, KINDS, otherwise)
     reader = _READERS.get(path.suffix.lower()) or _READERS[otherwise]
     return reader(path, shapes)
@@ -101,23 +96,23 @@ def _read_onnx(path: Path, shapes: Shapes) -> ModelFile:
         model,
         # Names of inputs stay as their author wrote them.
         lambda content: from_onnx(content, sanitize_input_names=False),
-        tuple(item.name for item in outputs),
+        tuple(output.name for output in outputs),
         can_quantize=True,
     )
 
 
 def _set_shapes(model: ModelProto, shapes: Shapes) -> None:
-    """Write sizes into an ONNX model, for each size of the same name."""
+    """Replace open sizes of an ONNX model, everywhere by their name."""
     from ..importers.onnx.sizes import inputs_of, set_sizes
 
-    _require_known(shapes, list(inputs_of(model.graph)))
+    _require_inputs(shapes, list(inputs_of(model.graph)))
     try:
         set_sizes(model.graph, shapes)
     except ValueError as error:
-        given = " ".join(f"--shape {_text(name, shape)}" for name, shape in shapes.items())
-        raise Problem(f"{given}: {error}.") from None
+        options = " ".join(f"--shape {_text(name, shape)}" for name, shape in shapes.items())
+        raise Problem(f"{options}: {error}.") from None
     if shapes:
-        # They have the open sizes.
+        # The types of inner values still have the open sizes.
         del model.graph.value_info[:]
 
 
@@ -183,22 +178,22 @@ def with_shapes(mod: tvm.IRModule, shapes: Shapes, function: str = "main") -> tv
         return mod
     main = main_of(mod, function)
     params = {str(param.name): param for param in main.params}
-    _require_known(shapes, list(params))
+    _require_inputs(shapes, list(params))
     bound: dict[tvm.tirx.Var, int] = {}
     for name, shape in shapes.items():
         values = getattr(getattr(params[name].ty, "shape", None), "values", None)
         if values is None or len(values) != len(shape):
             raise Problem(f"--shape {_text(name, shape)}: the input is {params[name].ty}.")
-        for known, size in zip(values, shape, strict=True):
-            if isinstance(known, tvm.tirx.Var):
-                if bound.setdefault(known, size) != size:
+        for value, size in zip(values, shape, strict=True):
+            if isinstance(value, tvm.tirx.Var):
+                if bound.setdefault(value, size) != size:
                     raise Problem(
-                        f"--shape {_text(name, shape)}: '{known.name}' is {bound[known]} in "
+                        f"--shape {_text(name, shape)}: '{value.name}' is {bound[value]} in "
                         f"another place, and {size} here."
                     )
-            elif isinstance(known, tvm.tirx.IntImm) and int(known) != size:
+            elif isinstance(value, tvm.tirx.IntImm) and int(value) != size:
                 raise Problem(
-                    f"--shape {_text(name, shape)}: the model fixes a size of {int(known)} where "
+                    f"--shape {_text(name, shape)}: the model fixes a size of {int(value)} where "
                     f"{size} is given."
                 )
     return relax.transform.BindSymbolicVars(bound, function)(mod) if bound else mod
@@ -207,16 +202,16 @@ def with_shapes(mod: tvm.IRModule, shapes: Shapes, function: str = "main") -> tv
 def main_of(mod: tvm.IRModule, name: str = "main") -> relax.Function:
     """Return the function of a module that is the model."""
     functions = {
-        var.name_hint: item
-        for var, item in mod.functions_items()
-        if isinstance(item, relax.Function)
+        var.name_hint: function
+        for var, function in mod.functions_items()
+        if isinstance(function, relax.Function)
     }
     if name not in functions:
         raise Problem(f"The model has no function '{name}'; it has: {', '.join(functions)}.")
     return functions[name]
 
 
-def _require_known(shapes: Shapes, inputs: Sequence[str]) -> None:
+def _require_inputs(shapes: Shapes, inputs: Sequence[str]) -> None:
     for name in shapes:
         if name not in inputs:
             raise Problem(f"--shape {name}=...: the model's inputs are {', '.join(inputs)}.")

@@ -26,19 +26,14 @@ FUNCTION = f"{BACKEND}_signature"
 
 @dataclass(frozen=True)
 class Input:
-    """An input of a model.
-
-    `name`: its name.
-    `dtype`: its element type; "" if that is not known.
-    `shape`: its sizes, an open one by its name; none if the number of dimensions is not known.
-    """
+    """An input of a model; `dtype` is "" and `shape` None if unknown, and an open size its name."""
 
     name: str
     dtype: str = ""
     shape: tuple[int | str, ...] | None = None
 
     def __str__(self) -> str:
-        """Return it as messages have it."""
+        """Return the input as messages show it."""
         if self.shape is None:
             return " ".join(filter(None, (self.name, self.dtype)))
         return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -46,17 +41,13 @@ class Input:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a model takes and returns.
-
-    `inputs`: its inputs, in order.
-    `results`: the names of its results, in order; fewer than there are if they are not known.
-    """
+    """The inputs of a model, and the names of its results as far as they are known, in order."""
 
     inputs: tuple[Input, ...]
     results: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return it as JSON."""
+        """Return the signature as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -65,24 +56,21 @@ class Signature:
         data = json.loads(text)
         inputs = tuple(
             Input(
-                item["name"],
-                item["dtype"],
-                None if item["shape"] is None else tuple(item["shape"]),
+                field["name"],
+                field["dtype"],
+                None if field["shape"] is None else tuple(field["shape"]),
             )
-            for item in data["inputs"]
+            for field in data["inputs"]
         )
         return cls(inputs, tuple(data["results"]))
 
     def __str__(self) -> str:
-        """Return the inputs as messages have them."""
+        """Return the inputs as messages show them."""
         return ", ".join(map(str, self.inputs)) or "none"
 
 
 def signature_of(mod: tvm.IRModule, results: Sequence[str] = ()) -> Signature:
-    """Return the signature of a module.
-
-    `results`: the names of the results, if they are known.
-    """
+    """Return the signature of a module whose results have these names."""
     from .reading import main_of
 
     inputs = []
@@ -101,46 +89,42 @@ def _size(value: object) -> int | str:
 
 
 def suitable(arrays: NamedArrays, signature: Signature) -> list[Array]:
-    """Return the inputs of a model, after a check.
-
-    `arrays`: an array for each input, by name or in order, as `numpy.savez` writes both; one of an
-    .npy file for a model of one input. Other arrays are ignored.
-    """
+    """Return the arrays for a model's inputs, found by name or order; check types and shapes."""
     names = chosen(arrays, signature)
     sizes: dict[str, int] = {}
-    for item, name in zip(signature.inputs, names, strict=True):
+    for param, name in zip(signature.inputs, names, strict=True):
         dtype, shape = arrays.headers[name]
-        if item.dtype and dtype != item.dtype:
+        if param.dtype and dtype != param.dtype:
             raise Problem(
-                f"{arrays.path}: '{item.name}' is {dtype}, and the model takes {item.dtype}; write "
-                f"array.astype('{item.dtype}')."
+                f"{arrays.path}: '{param.name}' is {dtype}, and the model takes {param.dtype}; "
+                f"write array.astype('{param.dtype}')."
             )
-        if item.shape is None:
+        if param.shape is None:
             continue
-        fits = len(item.shape) == len(shape) and all(
-            found == (size if isinstance(size, int) else sizes.setdefault(size, found))
-            for size, found in zip(item.shape, shape, strict=True)
+        fits = len(param.shape) == len(shape) and all(
+            actual == (size if isinstance(size, int) else sizes.setdefault(size, actual))
+            for size, actual in zip(param.shape, shape, strict=True)
         )
         if not fits:
             raise Problem(
-                f"{arrays.path}: '{item.name}' has the shape {shape}, and the model takes "
-                f"({', '.join(map(str, item.shape))})."
+                f"{arrays.path}: '{param.name}' has the shape {shape}, and the model takes "
+                f"({', '.join(map(str, param.shape))})."
             )
     return [arrays[name] for name in names]
 
 
 def chosen(arrays: NamedArrays, signature: Signature) -> list[str]:
-    """Return which array is for each input: by name, or in order if no array has a name."""
-    names = [item.name for item in signature.inputs]
+    """Return the name of the array for each input: its own, or arr_0 and so on."""
+    names = [param.name for param in signature.inputs]
     unnamed = [f"arr_{index}" for index in range(len(names))]
-    known = arrays.headers
-    if set(known) == set(unnamed) and not set(names) <= set(known):
+    available = arrays.headers
+    if set(available) == set(unnamed) and not set(names) <= set(available):
         names = unnamed
-    missing = [name for name in names if name not in known]
+    missing = [name for name in names if name not in available]
     if missing:
         raise Problem(
             f"{arrays.path} has no array '{missing[0]}'; the model takes: {signature}. The file "
-            f"has: {', '.join(known)}."
+            f"has: {', '.join(available)}."
         )
     return names
 
@@ -155,60 +139,63 @@ def random_inputs(
     """
     generator = np.random.default_rng(seed)
     sizes: dict[int | str, int] = {}
-    for item in signature.inputs:
+    for param in signature.inputs:
         sizes.update(
             (name, size)
-            for name, size in zip(item.shape or (), shapes.get(item.name, ()), strict=False)
+            for name, size in zip(param.shape or (), shapes.get(param.name, ()), strict=False)
         )
     inputs = []
-    for item in signature.inputs:
-        if item.shape is None or not item.dtype:
+    for param in signature.inputs:
+        if param.shape is None or not param.dtype:
             raise Problem(
-                f"The library does not say what '{item.name}' takes; give --inputs FILE, or make "
+                f"The library does not say what '{param.name}' takes; give --inputs FILE, or make "
                 "the library with the command 'compile'."
             )
-        shape = shapes.get(item.name, [sizes.get(size, size) for size in item.shape])
-        if not _fits(item.shape, shape):
-            raise Problem(f"--shape {item.name}={','.join(map(str, shape))}: the input is {item}.")
+        shape = shapes.get(param.name, [sizes.get(size, size) for size in param.shape])
+        if not _fits(param.shape, shape):
+            raise Problem(
+                f"--shape {param.name}={','.join(map(str, shape))}: the input is {param}."
+            )
         if not all(isinstance(size, int) for size in shape):
             example = ",".join(str(size) if isinstance(size, int) else "1" for size in shape)
             raise Problem(
-                f"The input {item} has open sizes: give --inputs FILE, or for random inputs "
-                f"--shape {item.name}={example}."
+                f"The input {param} has open sizes: give --inputs FILE, or for random inputs "
+                f"--shape {param.name}={example}."
             )
-        inputs.append(_random(generator, item, _possible(item, tuple(map(int, shape)))))
+        inputs.append(_random(generator, param, _feasible(param, tuple(map(int, shape)))))
     return inputs
 
 
-def _possible(item: Input, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape, unless no array has it, or none that this machine can hold."""
+def _feasible(param: Input, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape; refuse one that is negative, or too large for this machine."""
     if any(size < 0 for size in shape):
-        raise Problem(f"The input {item} has a negative size, which no array has.")
+        raise Problem(f"The input {param} has a negative size, which no array has.")
     # NumPy makes random numbers of 8 bytes.
     needed, memory = 8 * math.prod(shape), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
         raise Problem(
-            f"The input {item} is too large: random numbers for it take {needed:,} bytes, and this "
-            f"machine has a memory of {memory:,}. Give an input of open sizes smaller ones."
+            f"The input {param} is too large: random numbers for it take {needed:,} bytes, and "
+            f"this machine has a memory of {memory:,}. Give an input of open sizes smaller ones."
         )
     return shape
 
 
-def _fits(known: Sequence[int | str], given: Sequence[int | str]) -> bool:
-    return len(known) == len(given) and all(
-        isinstance(size, str) or size == found for size, found in zip(known, given, strict=True)
+def _fits(declared: Sequence[int | str], actual: Sequence[int | str]) -> bool:
+    return len(declared) == len(actual) and all(
+        isinstance(size, str) or size == length
+        for size, length in zip(declared, actual, strict=True)
     )
 
 
-def _random(generator: np.random.Generator, item: Input, shape: tuple[int, ...]) -> Array:
-    if item.dtype == "bool":
+def _random(generator: np.random.Generator, param: Input, shape: tuple[int, ...]) -> Array:
+    if param.dtype == "bool":
         return generator.integers(0, 2, shape).astype(bool)
-    if item.dtype in ("int8", "uint8"):
-        limits = np.iinfo(item.dtype)
-        return generator.integers(limits.min, int(limits.max) + 1, shape).astype(item.dtype)
-    if "int" in item.dtype:
-        return generator.integers(0, 2, shape).astype(item.dtype)
+    if param.dtype in ("int8", "uint8"):
+        limits = np.iinfo(param.dtype)
+        return generator.integers(limits.min, int(limits.max) + 1, shape).astype(param.dtype)
+    if "int" in param.dtype:
+        return generator.integers(0, 2, shape).astype(param.dtype)
     try:
-        return generator.standard_normal(shape).astype(item.dtype)
+        return generator.standard_normal(shape).astype(param.dtype)
     except TypeError:
-        raise Problem(f"The input {item} has an element type that NumPy lacks.") from None
+        raise Problem(f"The input {param} has an element type that NumPy lacks.") from None

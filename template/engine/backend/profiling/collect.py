@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles a model: finds where it is, runs it there, and reads what was recorded."""
+"""Profiles a model where it is: on this machine, or on a board."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def profile(
         The model cannot be loaded, or it fails.
     """
     calls = count_of_calls(calls)
-    known = report_of(report)
+    placements = report_of(report)
     arguments = [_array(index, value) for index, value in enumerate(inputs)]
     if session is not None:
         recording = _on_board(session, model, function, calls, arguments)
@@ -80,7 +80,7 @@ def profile(
             recording = record(machine, function, calls, *tensors)
         except Exception as error:
             raise _failure(error, function) from None
-    return Profile.from_recording(recording, known)
+    return Profile.from_recording(recording, placements)
 
 
 def count_of_calls(calls: int) -> int:
@@ -95,10 +95,7 @@ def count_of_calls(calls: int) -> int:
 
 
 def report_of(report: object) -> Report | None:
-    """Return the report that a user gave, or that of the module that a user gave.
-
-    `report`: A report, a partitioned module, or none.
-    """
+    """Return a user's report, or that of a user's partitioned module."""
     if report is None:
         return None
     # Imported late: a board has neither modules nor reports.
@@ -115,7 +112,7 @@ def report_of(report: object) -> Report | None:
 
 
 def _machine(model: object) -> VirtualMachine:
-    """Load a model on this machine, unless it is."""
+    """Load a model on this machine, unless it is loaded."""
     if isinstance(model, VirtualMachine):
         return model
     if isinstance(model, (str, Path)):
@@ -165,7 +162,7 @@ def _on_board(
 
 
 def _array(index: int, value: object) -> Array | tvm.runtime.Tensor:
-    """Return an input as an array, or as the tensor that it is."""
+    """Return an input as an array; a tensor stays one."""
     if isinstance(value, tvm.runtime.Tensor):
         return value
     # `ascontiguousarray` would turn rank 0 into rank 1.
@@ -187,13 +184,13 @@ def _tensor(argument: object, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
 def _failure(error: Exception, function: str) -> Exception:
     """Return the error of a call as a sentence: about the inputs, or about the run."""
     text = last_line(error)
-    if "ErrorContext(" in text:  # The machine checks the types of what it is given.
-        found = re.search(r"param=(.*?), annotation=(.*)\)\s+expect (.*) but get (.*)", text)
-        if found is None:
+    if "ErrorContext(" in text:  # The machine checks the types of its inputs.
+        match = re.search(r"param=(.*?), annotation=(.*)\)\s+expect (.*) but get (.*)", text)
+        if match is None:
             return ValueError(f"'{function}' does not take these inputs: {text}")
-        name, annotation, expected, given = found.groups()
+        name, annotation, expected, actual = match.groups()
         return ValueError(
-            f"'{function}' takes {annotation} as '{name}': it expects {expected}, and {given} was "
+            f"'{function}' takes {annotation} as '{name}': it expects {expected}, and {actual} was "
             "given."
         )
     return RuntimeError(f"'{function}' failed: {text}")

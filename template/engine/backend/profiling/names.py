@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of a model's author in a profile, and whether a report is of the same model."""
+"""Puts the author's names into a profile, and checks that a report is of the same model."""
 
 from __future__ import annotations
 
@@ -15,31 +15,24 @@ if TYPE_CHECKING:
     from .result import Profile
 
 _KERNELS = {"astype": "cast", "concat": "concatenate", "permute_dims": "transpose"}
-"""What TVM calls the kernels of these ops; those of others are named after the op."""
+"""TVM's names of kernels that differ from the op's name."""
 # What a report says of the call of a kernel.
 _CALLED = re.compile(r"the kernel '([^']+)'")
 
 
 def split_label(label: str | None) -> tuple[str | None, str | None]:
-    """Return the op and the variable of a driver's label.
-
-    `label`: the label, such as "relax.nn.relu (lv3)"; none of what belongs to no op.
-
-    The parts; the whole label and none if it has another form.
-    """
+    """Return op and variable of a label such as "relax.nn.relu (lv3)"; of others, it and None."""
     match = re.fullmatch(r"(\S+) \((.*)\)", label or "")
     return (match[1], match[2]) if match is not None else (label, None)
 
 
 def mismatch(profile: Profile, report: Report) -> str | None:
-    """Say why a profile does not belong to the model of a report.
-
-    The end of a sentence; none if both have the same regions, and the report has all ops of the
-    profile.
-    """
-    ran, known = ({item.symbol for item in items} for items in (profile.regions, report.regions))
-    if ran != known:
-        return f"the profile has {_listed(ran)}, and the report {_listed(known)}"
+    """Say why a profile does not belong to the model of a report, or None if it does."""
+    ran, reported = (
+        {region.symbol for region in items} for items in (profile.regions, report.regions)
+    )
+    if ran != reported:
+        return f"the profile has {_listed(ran)}, and the report {_listed(reported)}"
     placed = {(op.region, op.name): op.op for op in report.ops}
     for op in profile.ops:
         if op.variable is not None and placed.get((op.region, op.variable)) != op.op:
@@ -82,8 +75,8 @@ def named_host_calls(
 ) -> tuple[HostCall, ...]:
     """Give functions of the host the names of the ops that they compute.
 
-    A function has the name of its op, if in each call as many functions of this name ran as the
-    report has ops on the host: then they ran in the order of the model. Others have none.
+    A function is named if in each call as many functions of its name ran as the report has ops on
+    the host: these then ran in the order of the model.
     """
     ops: dict[str, list[OpPlacement]] = {}
     for op in report.on_host:
@@ -92,19 +85,19 @@ def named_host_calls(
     if not ops or not calls:
         return tuple(host)
     ran: dict[str, list[int]] = {}
-    for index, item in enumerate(host):
-        # TVM numbers kernels of one name: add, add1, add2. What C has too is called tir_sinh.
-        name = re.sub(r"\d+$", "", item.name.rpartition(".")[2]).removeprefix("tir_")
-        for kernel in {item.name, name} & ops.keys():
+    for index, call in enumerate(host):
+        # TVM numbers kernels of one name: add, add1, add2. Names of C get a prefix: tir_sinh.
+        name = re.sub(r"\d+$", "", call.name.rpartition(".")[2]).removeprefix("tir_")
+        for kernel in {call.name, name} & ops.keys():
             ran.setdefault(kernel, []).append(index)
-    found = list(host)
+    renamed = list(host)
     for kernel, indices in ran.items():
         for mine in _by_call(indices, host, calls):
             if len(mine) == len(ops[kernel]):
                 for index, op in zip(mine, ops[kernel], strict=True):
                     if op.origin:
-                        found[index] = replace(found[index], origin=str(op.origin))
-    return tuple(found)
+                        renamed[index] = replace(renamed[index], origin=str(op.origin))
+    return tuple(renamed)
 
 
 def _kernel(op: OpPlacement) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what a loaded model does, on the machine where it is loaded: a board, a worker, or this.
+"""Records the calls of a loaded model where it is loaded: on a board, in a worker, or here.
 
-A recording is plain data, so that it can cross a network; `result.Profile` makes sense of it.
+A recording is plain data, which can cross a network; `result.Profile` interprets it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..shared.aliases import JsonObject
 from ..shared.backend import BACKEND
 
 RECORD = f"{BACKEND}.profiling.record"
-"""The function that a board offers to whoever is connected to it."""
+"""The function of a board that its clients call."""
 
 Recording = JsonObject
 """`device`, `calls`, `regions` with what their modules recorded, and `host`; times in us."""
@@ -27,13 +27,13 @@ Recording = JsonObject
 
 def region_modules(module: tvm.runtime.Module) -> dict[str, tvm.runtime.Module]:
     """Return the modules of the regions that a module imports."""
-    found: dict[str, tvm.runtime.Module] = {}
+    regions: dict[str, tvm.runtime.Module] = {}
     modules = [module]
-    for item in modules:
-        modules.extend(item.imports)
-        if item.kind == BACKEND:
-            found.setdefault(str(item["get_symbol"]()), item)
-    return found
+    for imported in modules:
+        modules.extend(imported.imports)
+        if imported.kind == BACKEND:
+            regions.setdefault(str(imported["get_symbol"]()), imported)
+    return regions
 
 
 def counters_of(module: tvm.runtime.Module) -> dict[str, int]:
@@ -47,10 +47,7 @@ def load(library: str) -> VirtualMachine:
 
 
 class Recorder:
-    """Records the calls of a machine; as a context, it ends the recording whatever happens.
-
-    `machine`: the loaded model. Another instrument of it is lost.
-    """
+    """Records the calls of a machine, which loses its instrument; a context ends the recording."""
 
     def __init__(self, machine: VirtualMachine) -> None:
         self._machine = machine
@@ -76,7 +73,7 @@ class Recorder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Read what the regions recorded, and end it; after an error, forget it."""
+        """Read the records of the regions, or drop them after an error; end the recording."""
         try:
             if error[0] is None:
                 self.recording["regions"] = [
@@ -88,33 +85,33 @@ class Recorder:
             self._stop()
 
     def call(self, function: str, *arguments: object) -> object:
-        """Run a function, and note how long it takes."""
+        """Run a function, and record its time."""
         begin = _now()
         result = self._machine[function](*arguments)
         self.recording["calls"].append([begin, _now()])
         return result
 
     def forget(self) -> None:
-        """Drop what has been recorded so far."""
+        """Drop the records so far."""
         for module in self._regions.values():
             module["profile"]()
         self._begin()
 
     def _begin(self) -> None:
-        self._before = {symbol: counters_of(item) for symbol, item in self._regions.items()}
+        self._before = {symbol: counters_of(region) for symbol, region in self._regions.items()}
         self.recording: Recording = {"calls": [], "host": [], "regions": []}
 
     def _note(
         self, _function: object, symbol: str, is_before: bool, _result: object, *_arguments: object
     ) -> int:
-        """Note that the machine calls something, or did; the result lets it go on."""
+        """Note the begin or end of a function; the result 0 lets the machine go on."""
         if is_before:
             if self._open:
                 self._open[-1] = (*self._open[-1][:2], True)
             self._open.append((symbol, _now(), False))
         elif self._open:
             name, begin, has_inner = self._open.pop()
-            # The time of a function is that of what it calls.
+            # A function that calls others has no time of its own.
             if not has_inner and name not in self._ignored:
                 self.recording["host"].append([str(name), begin, _now()])
         return 0
@@ -131,7 +128,7 @@ class Recorder:
 
     def _stop(self) -> None:
         for module in self._regions.values():
-            with contextlib.suppress(Exception):  # The others must be ended too.
+            with contextlib.suppress(Exception):  # The other regions must end their recording too.
                 module["set_profiling"](False)
         self._machine.set_instrument(None)
         if self._collects_garbage:
@@ -141,7 +138,7 @@ class Recorder:
 def record(machine: VirtualMachine, function: str, calls: int, *arguments: object) -> Recording:
     """Run a function once to warm up, and then record some calls."""
     with Recorder(machine) as recorder:
-        # The first call loads programs, allocates memory, and makes what a driver needs to record.
+        # The first call loads programs, allocates memory, and prepares a driver's recording.
         recorder.call(function, *arguments)
         recorder.forget()
         for _ in range(calls):
@@ -149,25 +146,25 @@ def record(machine: VirtualMachine, function: str, calls: int, *arguments: objec
     return recorder.recording
 
 
-def check_function(machine: VirtualMachine, function: str, given: int) -> None:
-    """Check that a model has a function with so many inputs."""
+def check_function(machine: VirtualMachine, function: str, input_count: int) -> None:
+    """Check that a model has a function with this number of inputs."""
     try:
         arity = int(machine.module["get_function_arity"](function))
     except Exception:
         raise ValueError(
             f"The model has no function '{function}': name one of its own, as `function=`."
         ) from None
-    if arity != given:
+    if arity != input_count:
         name = machine.module["get_function_param_name"]
         names = ", ".join(str(name(function, index)) for index in range(arity))
         raise ValueError(
-            f"The inputs of '{function}' are {names or 'none'}, and {given} were given. "
+            f"The inputs of '{function}' are {names or 'none'}, and {input_count} were given. "
             "Weights that are not bound count as inputs."
         )
 
 
 def _record_on_board(module: tvm.runtime.Module, function: str, calls: int, *inputs: object) -> str:
-    """Record for whoever is connected; the answer is JSON: a recording, or an error."""
+    """Record for a client; the answer is JSON: a recording, or an error."""
     try:
         machine = VirtualMachine(module, tvm.cpu())
         check_function(machine, function, len(inputs))
@@ -183,7 +180,10 @@ def _largest() -> set[str]:
     """Return the counters that are not sums over calls: sizes and frequencies."""
     drivers = tvm_ffi.get_global_func(f"{BACKEND}.runtime.drivers")()
     counters = (counter for driver in drivers for counter in driver["counters"])
-    return {"most_in_flight", *(str(item["name"]) for item in counters if not item["is_sum"])}
+    return {
+        "most_in_flight",
+        *(str(counter["name"]) for counter in counters if not counter["is_sum"]),
+    }
 
 
 def _now() -> float:

@@ -15,23 +15,22 @@ if TYPE_CHECKING:
     from .result import Profile
 
 _Run = tuple[str, int]
-"""A run of a region: the symbol, and which one."""
+"""A run of a region: symbol and number of the run."""
 _HOST = 1
 """The process of the host's tracks; those of the NPUs follow."""
 
 
 def trace_of(profiles: Sequence[Profile]) -> str:
-    """Return one trace of some profiles: tracks for the host, and for each engine of each NPU.
+    """Return one trace of profiles, as JSON: tracks for the host, and for each engine of each NPU.
 
-    JSON. Times are us; where the driver does not say how long its unit is, each unit is drawn as a
-    us.
+    If a driver does not tell the length of its unit, a unit is drawn as a us.
     """
     events = [
         event
         for index, profile in enumerate(profiles)
         for event in _events(profile, _HOST + 2 * index)
     ]
-    # Viewers want them in order, with the long ones before those inside them.
+    # Viewers want events in order, the long ones before those inside them.
     events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0), -event.get("dur", 0)))
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
 
@@ -44,26 +43,27 @@ def _events(profile: Profile, host: int) -> Iterator[JsonObject]:
     yield _name("thread_name", host, 2, "functions")
     for index, whole in enumerate(profile.calls):
         yield _slice(host, 1, f"call {index}", whole.begin_us, whole.end_us, "call")
-    for item in profile.host:
-        title = item.name if item.origin is None else f"{item.name}: {item.origin}"
-        details: JsonObject = {"function": item.name, "origin": item.origin}
-        yield _slice(host, 2, title, item.begin_us, item.end_us, "host", details)
+    for function in profile.host:
+        name, origin = function.name, function.origin
+        title = name if origin is None else f"{name}: {origin}"
+        details: JsonObject = {"function": name, "origin": origin}
+        yield _slice(host, 2, title, function.begin_us, function.end_us, "host", details)
     runs = _runs(profile)
-    ends: list[float] = []  # Of the last region on each track: regions may be in flight together.
+    ends: list[float] = []  # By track: regions may be in flight together.
     for (symbol, call), run in runs.items():
         free = (index for index, end in enumerate(ends) if end <= run.begin_us)
         lane = next(free, len(ends))
         if lane == len(ends):
             ends.append(0.0)
-            more = f" {lane + 1}" if lane else ""
-            yield _name("thread_name", host, 3 + lane, f"regions{more}")
+            title = f"regions {lane + 1}" if lane else "regions"
+            yield _name("thread_name", host, 3 + lane, title)
         ends[lane] = run.end_us
         details = {"call": call, "span": run.span, "unit": profile.unit}
         yield _slice(host, 3 + lane, symbol, run.begin_us, run.end_us, "region", details)
     if not profile.events:
         return
     yield _name("process_name", npu, 0, f"NPU{number}")
-    # By the first event, which is the way of the data: in, compute, out.
+    # In the order of first events, which is the way of the data: in, compute, out.
     engines = dict.fromkeys(event.engine for event in profile.events)
     tracks = {engine: index for index, engine in enumerate(engines, 1)}
     for engine, track in tracks.items():
@@ -74,7 +74,7 @@ def _events(profile: Profile, host: int) -> Iterator[JsonObject]:
         start = starts[event.region, event.call]
         begin, end = (start + _us(profile, time) for time in (event.begin, event.end))
         origin = origins.get((event.region, event.label))
-        name = origin or event.label
+        op = origin or event.label
         details = {
             "region": event.region,
             "call": event.call,
@@ -87,7 +87,7 @@ def _events(profile: Profile, host: int) -> Iterator[JsonObject]:
             "end": event.end,
             "unit": profile.unit,
         }
-        title = event.name if name is None else f"{event.name}: {name}"
+        title = event.name if op is None else f"{event.name}: {op}"
         yield _slice(npu, tracks[event.engine], title, begin, end, "npu", details)
 
 
@@ -97,19 +97,19 @@ def _us(profile: Profile, ticks: int) -> float:
 
 def _runs(profile: Profile) -> dict[_Run, Run]:
     """Return the runs of all regions, as they began on the host."""
-    found = [
+    runs = [
         ((region.symbol, call), run)
         for region in profile.regions
         for call, run in enumerate(region.runs)
     ]
-    return dict(sorted(found, key=lambda item: item[1].begin_us))
+    return dict(sorted(runs, key=lambda entry: entry[1].begin_us))
 
 
 def _starts(profile: Profile, runs: Mapping[_Run, Run]) -> dict[_Run, float]:
     """Return where each run begins on the tracks of the engines.
 
-    The device's clock is not the host's: an emulated run can take longer than the host's call. It
-    begins after all runs that had ended on the host before, and when its engines are free.
+    The device's clock is not the host's: an emulated run can take longer than the host's call. So
+    a run begins after all runs that had ended on the host before, and when its engines are free.
     """
     first: dict[_Run, dict[str, int]] = {}
     last: dict[_Run, dict[str, int]] = {}
