@@ -69,17 +69,19 @@ def accuracy_report(
     """
     loaded = Options.load(options).merged(**settings)
     models = {"float model": float_model, "quantized model": quantized_model}
-    for what, mod in models.items():
+    for name, mod in models.items():
         if not isinstance(mod, tvm.IRModule):
-            raise TypeError(f"The {what} is of type {type(mod).__name__}; supported: tvm.IRModule.")
+            raise TypeError(f"The {name} is of type {type(mod).__name__}; supported: tvm.IRModule.")
     batches = _batches(inputs, Graph(quantized_model, "quantized model").params)
-    real, quantized = (Graph(_as_ops(mod, batches[0]), what) for what, mod in models.items())
+    real, quantized = (Graph(_as_ops(mod, batches[0]), name) for name, mod in models.items())
     _check_models(real, quantized)
     pairs, differences = match(quantized, real)
     where = _Placements(partition_for(quantized.mod, options=loaded))
     # The passes drop calls that quantize the same integers again.
     layers = [
-        item for item in cut(quantized, pairs, where.names) if item.ops or where.composites_of(item)
+        layer
+        for layer in cut(quantized, pairs, where.names)
+        if layer.ops or where.composites_of(layer)
     ]
     if not layers:
         raise ValueError(
@@ -88,7 +90,7 @@ def accuracy_report(
         )
     whole = _machine(compile_partitioned(where.partitioned, loaded, target))
     names = [f"layer{index}" for index in range(len(layers))]
-    functions = {name: item.function for name, item in zip(names, layers, strict=True)}
+    functions = {name: layer.function for name, layer in zip(names, layers, strict=True)}
     # The whole model was checked above for ops that must not be on the host.
     each = _machine(
         compile_for(
@@ -97,35 +99,37 @@ def accuracy_report(
             options=loaded.merged(on_decline="host", strict=False),
         )
     )
-    wanted = list(dict.fromkeys(var for item in layers for var in (*item.inputs, item.output)))
+    read = list(dict.fromkeys(var for layer in layers for var in (*layer.inputs, layer.output)))
     reference = _machine(
-        tvm.compile(with_kernels(real, {"main": reading(real, [*wanted, *real.results])}), target)
+        tvm.compile(with_kernels(real, {"main": reading(real, [*read, *real.results])}), target)
     )
-    sums = [Sums(item.step, item.axis) for item in layers]
+    sums = [Sums(layer.step, layer.axis) for layer in layers]
     ends: list[Sums] = []
     for batch in batches:
-        right = _run(reference, "main", batch)
-        values = dict(zip(wanted, right, strict=False))
-        for name, item, total in zip(names, layers, sums, strict=True):
-            (result,) = _run(each, name, [values[var] for var in item.inputs], item.function.params)
-            total.add(values[item.output], result)
+        real_values = _run(reference, "main", batch)
+        values = dict(zip(read, real_values, strict=False))
+        for name, layer, total in zip(names, layers, sums, strict=True):
+            (result,) = _run(
+                each, name, [values[var] for var in layer.inputs], layer.function.params
+            )
+            total.add(values[layer.output], result)
         outputs = _run(whole, "main", batch)
         ends = ends or [Sums() for _ in outputs]
-        for total, real_end, result in zip(ends, right[len(wanted) :], outputs, strict=True):
+        for total, real_end, result in zip(ends, real_values[len(read) :], outputs, strict=True):
             total.add(real_end, result)
     rows = [
         LayerAccuracy(
             **asdict(total.accuracy()),
-            name=item.name,
-            float_name=item.real_name,
-            ops=item.ops or ("quantize",),
-            runs_as=where.types_of(item),
-            composites=where.composites_of(item),
-            origin=where.origin_of(item),
+            name=layer.name,
+            float_name=layer.real_name,
+            ops=layer.ops or ("quantize",),
+            runs_as=where.types_of(layer),
+            composites=where.composites_of(layer),
+            origin=where.origin_of(layer),
         )
-        for item, total in zip(layers, sums, strict=True)
+        for layer, total in zip(layers, sums, strict=True)
     ]
-    rows.sort(key=lambda item: item.snr_db)
+    rows.sort(key=lambda row: row.snr_db)
     return AccuracyReport(
         tuple(rows), tuple(total.accuracy() for total in ends), tuple(differences)
     )
@@ -145,8 +149,8 @@ def _run(
     for index, param in enumerate(params):
         arrays[index] = arrays[index].astype(str(param.ty.dtype))
     result = machine[name](*map(tvm.runtime.tensor, arrays))
-    items = [result] if isinstance(result, tvm.runtime.Tensor) else result
-    return [item.numpy() for item in items]
+    outputs = [result] if isinstance(result, tvm.runtime.Tensor) else result
+    return [output.numpy() for output in outputs]
 
 
 def _batches(
@@ -156,8 +160,8 @@ def _batches(
     given = [inputs] if isinstance(inputs, Mapping) else list(inputs)
     if not given:
         raise ValueError("There are no inputs; give those of the model, or several batches.")
-    items = [given] if hasattr(given[0], "dtype") else given
-    wanted = {
+    separate = [given] if hasattr(given[0], "dtype") else given
+    expected = {
         str(param.name): (
             str(param.ty.dtype),
             [getattr(size, "value", None) for size in getattr(param.ty.shape, "values", ())],
@@ -165,9 +169,9 @@ def _batches(
         for param in params
     }
     batches: list[Batch] = []
-    for index, item in enumerate(items):
-        where = f"batch {index} of the inputs" if len(items) > 1 else "the inputs"
-        batches.append(read_batch(item, where, wanted))
+    for index, arrays in enumerate(separate):
+        where = f"batch {index} of the inputs" if len(separate) > 1 else "the inputs"
+        batches.append(read_batch(arrays, where, expected))
         for name, array in batches[-1].items():
             if array.shape != (first := batches[0][name].shape):
                 raise ValueError(
@@ -178,16 +182,16 @@ def _batches(
 
 
 def _as_ops(mod: tvm.IRModule, batch: Sequence[Array]) -> tvm.IRModule:
-    """Give symbolic sizes the values that they have in the inputs, and recover ops from kernels."""
+    """Bind symbolic sizes to those of the inputs, and recover ops from kernels."""
     sizes: dict[str, int] = {}
     for param, array in zip(mod["main"].params, batch, strict=False):
-        for size, known in zip(getattr(param.ty.shape, "values", ()), array.shape, strict=False):
+        for size, length in zip(getattr(param.ty.shape, "values", ()), array.shape, strict=False):
             if isinstance(size, tvm.tirx.Var):
-                sizes[size.name] = int(known)
+                sizes[size.name] = int(length)
     if sizes:
         mod = relax.transform.BindSymbolicVars(sizes, "main")(mod)
-    for one in passes_for(TABLE, {item.name for item in CANONICALIZATION} - _RECOVER):
-        mod = one(mod)
+    for module_pass in passes_for(TABLE, {each.name for each in CANONICALIZATION} - _RECOVER):
+        mod = module_pass(mod)
     return mod
 
 
@@ -204,11 +208,11 @@ of 8 bits as casts, which folding would make real numbers."""
 
 
 def _check_models(*both: Graph) -> None:
-    for what, part in (("inputs", "params"), ("outputs", "results")):
-        kinds = [", ".join(str(item.ty) for item in getattr(graph, part)) for graph in both]
+    for kind, part in (("inputs", "params"), ("outputs", "results")):
+        kinds = [", ".join(str(var.ty) for var in getattr(graph, part)) for graph in both]
         if kinds[0] != kinds[1]:
             raise ValueError(
-                f"The models have different {what}: the float model {kinds[0]}; "
+                f"The models have different {kind}: the float model {kinds[0]}; "
                 f"the quantized model {kinds[1]}."
             )
     has = [
@@ -229,9 +233,9 @@ class _Placements:
     def __init__(self, partitioned: tvm.IRModule) -> None:
         self.partitioned = partitioned
         self._ops: dict[str, list[OpPlacement]] = {}
-        for item in offload_report(partitioned).ops:
+        for op in offload_report(partitioned).ops:
             # The passes append this where they move integers instead of real numbers.
-            self._ops.setdefault(item.name.removesuffix("_integers"), []).append(item)
+            self._ops.setdefault(op.name.removesuffix("_integers"), []).append(op)
 
     @property
     def names(self) -> Set[str]:
@@ -240,23 +244,23 @@ class _Placements:
 
     def types_of(self, layer: Layer) -> tuple[str, ...]:
         """Return the types in which a layer's ops run."""
-        return tuple(dict.fromkeys(_type(item) for item in self._computing(layer)))
+        return tuple(dict.fromkeys(_type(op) for op in self._computing(layer)))
 
     def composites_of(self, layer: Layer) -> tuple[str, ...]:
         """Return the labels of the composites that run a layer's ops."""
-        return tuple(dict.fromkeys(item.composite or "host" for item in self._computing(layer)))
+        return tuple(dict.fromkeys(op.composite or "host" for op in self._computing(layer)))
 
     def origin_of(self, layer: Layer) -> str | None:
         """Return the author's name of a layer's product, or of its last op."""
-        named = [item for item in self._computing(layer) if item.origin]
-        products = [item for item in named if is_product(item.op)]
-        return next((str(item.origin) for item in [*products, *named[::-1]]), None)
+        named = [op for op in self._computing(layer) if op.origin]
+        products = [op for op in named if is_product(op.op)]
+        return next((str(op.origin) for op in [*products, *named[::-1]]), None)
 
     def _computing(self, layer: Layer) -> list[OpPlacement]:
-        found = [item for name in layer.members for item in self._ops.get(name, ())]
-        return [item for item in found if item.op not in (QUANTIZE, DEQUANTIZE)] or found
+        ops = [op for name in layer.members for op in self._ops.get(name, ())]
+        return [op for op in ops if op.op not in (QUANTIZE, DEQUANTIZE)] or ops
 
 
-def _type(item: OpPlacement) -> str:
-    dtype = item.runs_in or "unknown"
-    return f"{dtype} on the host" if item.placement == "host" else dtype
+def _type(op: OpPlacement) -> str:
+    dtype = op.runs_in or "unknown"
+    return f"{dtype} on the host" if op.placement == "host" else dtype

@@ -22,7 +22,7 @@ from .moves import shape_of
 
 _POINTS: Array = np.linspace(-12, 12, 97)
 _MOST = 8
-"""How many operands of operands are tried."""
+"""How many calls a function may consist of."""
 
 
 def _sigmoid(x: Array) -> Array:
@@ -52,24 +52,21 @@ _FUNCTIONS: Mapping[str, Callable[..., Array]] = {
 
 
 def same_function(
-    quantized: Graph, one: relax.Expr, real: Graph, other: relax.Expr
+    quantized: Graph, expr: relax.Expr, real: Graph, real_expr: relax.Expr
 ) -> tuple[relax.Expr, relax.Expr] | None:
-    """Return the values of which two values are the same function.
-
-    One of each model; none if the functions differ, or are of several values.
-    """
-    pairs = product(_functions_of(quantized, one), _functions_of(real, other))
-    for (mine, results), (theirs, others) in pairs:
-        if np.allclose(results, others, rtol=1e-4, atol=1e-5):
-            return mine, theirs
+    """Return the arguments of two values that are the same function of one value, else None."""
+    pairs = product(_functions_of(quantized, expr), _functions_of(real, real_expr))
+    for (argument, results), (real_argument, real_results) in pairs:
+        if np.allclose(results, real_results, rtol=1e-4, atol=1e-5):
+            return argument, real_argument
     return None
 
 
 def _functions_of(graph: Graph, expr: relax.Expr) -> list[tuple[relax.Expr, Array]]:
-    """Return the values that a value is a function of, and its results at the points."""
+    """Return each argument of which a value is a function, with the results at the points."""
     steps: list[relax.Var] = []
     front = [graph.origin(expr)[0]]
-    found = []
+    functions = []
     for _ in range(_MOST):
         last = max(front, key=lambda var: graph.positions.get(var, -1))
         operands = _operands(graph, last)
@@ -78,24 +75,24 @@ def _functions_of(graph: Graph, expr: relax.Expr) -> list[tuple[relax.Expr, Arra
         steps.append(last)
         front = list(dict.fromkeys([var for var in front if not var.same_as(last)] + operands))
         if len(front) == 1:
-            found.append((front[0], _results(graph, steps, front[0])))
-    return found
+            functions.append((front[0], _results(graph, steps, front[0])))
+    return functions
 
 
 def _operands(graph: Graph, expr: relax.Expr) -> list[relax.Expr] | None:
-    """Return what an element-wise op reads, other than numbers; none if it is another op."""
+    """Return the operands of an element-wise op, without numbers; None for other ops."""
     call = graph.value(expr)
     name = op_name(call).removeprefix("relax.")
     if name != "clip" and name not in _FUNCTIONS:
         return None
-    operands = [graph.origin(item)[0] for item in _tensors(call) if _number(item) is None]
-    is_alike = all(shape_of(item) == shape_of(expr) for item in operands)
+    operands = [graph.origin(operand)[0] for operand in _tensors(call) if _number(operand) is None]
+    is_alike = all(shape_of(operand) == shape_of(expr) for operand in operands)
     return operands if is_alike and not any(map(graph.is_constant, operands)) else None
 
 
 def _tensors(call: relax.Call) -> list[relax.Expr]:
-    """Return the operands of a call; those of a clip, without its limits."""
-    return [item for item in call.args if isinstance(item.ty, relax.TensorType)]
+    """Return the tensors among the operands; the limits of a clip are none."""
+    return [operand for operand in call.args if isinstance(operand.ty, relax.TensorType)]
 
 
 def _number(expr: relax.Expr) -> Array | None:
@@ -104,18 +101,18 @@ def _number(expr: relax.Expr) -> Array | None:
 
 
 def _results(graph: Graph, steps: list[relax.Var], source: relax.Expr) -> Array:
-    known: dict[relax.Expr, Array] = {source: _POINTS}
+    results: dict[relax.Expr, Array] = {source: _POINTS}
     for var in reversed(steps):
         call = graph.value(var)
         name = op_name(call).removeprefix("relax.")
         operands = [
-            known[graph.origin(item)[0]] if (number := _number(item)) is None else number
-            for item in _tensors(call)
+            results[graph.origin(operand)[0]] if (number := _number(operand)) is None else number
+            for operand in _tensors(call)
         ]
         with np.errstate(all="ignore"):
             if name == "clip":
                 limits: Attributes = attributes_of(call, {})
-                known[var] = np.clip(operands[0], limits["min"], limits["max"])
+                results[var] = np.clip(operands[0], limits["min"], limits["max"])
             else:
-                known[var] = _FUNCTIONS[name](*operands)
-    return known[steps[0]]
+                results[var] = _FUNCTIONS[name](*operands)
+    return results[steps[0]]

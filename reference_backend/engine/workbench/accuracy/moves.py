@@ -27,41 +27,28 @@ _MOVES = MOVED.difference((*CHOSEN, "relax.nn.batch_flatten"))
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Elements of a value.
-
-    `expr`: the value.
-    `places`: those of its elements, in order; none for all of them as they are.
-    """
+    """Elements of the value `expr`: those at `places` in order, or all if that is None."""
 
     expr: relax.Expr
     places: Places | None = None
 
     def at(self, places: Places | None) -> View:
-        """Return some of these elements.
-
-        `places`: which ones, or none for all.
-        """
+        """Return the elements at these places among its own, or all."""
         if places is None:
             return self
         return View(self.expr, places if self.places is None else self.places[places])
 
 
 def shape_of(expr: relax.Expr) -> tuple[int, ...] | None:
-    """Return the sizes of a tensor.
-
-    None if they are unknown.
-    """
-    known = fixed_shape(expr.ty)
-    return None if known is None else known[1]
+    """Return the sizes of a tensor, or None if they are unknown."""
+    dtype_and_shape = fixed_shape(expr.ty)
+    return None if dtype_and_shape is None else dtype_and_shape[1]
 
 
 def source_of(graph: Graph, value: relax.Expr | None) -> relax.Expr | None:
-    """Return the value whose elements a call moves.
-
-    None if the call computes something, or moves elements to places that inputs decide.
-    """
+    """Return the value whose elements a call moves to fixed places; None for other calls."""
     call = _call_of(graph, value)
-    if call is None or not all(graph.is_constant(item) for item in call.args[1:]):
+    if call is None or not all(graph.is_constant(operand) for operand in call.args[1:]):
         return None
     return call.args[0]
 
@@ -74,10 +61,7 @@ def _call_of(graph: Graph, value: relax.Expr | None) -> relax.Call | None:
 
 
 def unmoved(graph: Graph, view: View) -> View:
-    """Return the same elements as those of the value that they were moved from.
-
-    Elements of a value that is computed; the same ones if nothing was moved.
-    """
+    """Return the same elements as part of the computed value from which they were moved."""
     while True:
         value = graph.value(graph.origin(view.expr)[0])
         source = source_of(graph, value)
@@ -95,46 +79,45 @@ def _places(graph: Graph, value: relax.Expr, source: relax.Expr) -> Places | Non
     numbers = relax.const(np.arange(math.prod(shape)).reshape(shape), "int64")
     moved = relax.Call(call.op, [numbers, *call.args[1:]], call.attrs, call.ty_args)
     try:
-        found = constant_of(relax.BlockBuilder().normalize(moved))
+        indices = constant_of(relax.BlockBuilder().normalize(moved))
     except Undefined:
         return None
-    if isinstance(found, relax.Tuple):
-        found = found.fields[value.index]
-    return None if found is None else found.value.numpy().reshape(-1)
+    if isinstance(indices, relax.Tuple):
+        indices = indices.fields[value.index]
+    return None if indices is None else indices.value.numpy().reshape(-1)
 
 
 def read_by(result: relax.Expr, operand: relax.Expr) -> View:
     """Return the elements of an operand that an element-wise op reads, as broadcast."""
-    shape, own = shape_of(result), shape_of(operand)
-    if shape is None or own is None or shape == own:
+    shape, read = shape_of(result), shape_of(operand)
+    if shape is None or read is None or shape == read:
         return View(operand)
-    numbers = np.arange(math.prod(own)).reshape(own)
+    numbers = np.arange(math.prod(read)).reshape(read)
     return View(operand, np.broadcast_to(numbers, shape).reshape(-1))
 
 
-def aligned(one: View, other: View) -> Places | None:
-    """Return where the elements of a value are in another.
+def aligned(first: View, second: View) -> Places | None:
+    """Return the place in the second value of each element of the first; None if unknown.
 
-    For each element of the value of `one` its place in that of `other`; empty if the values have
-    the same elements in the same order, and none if the views do not tell.
+    Empty if both values have the same elements in the same order.
     """
-    shapes = shape_of(one.expr), shape_of(other.expr)
-    straight = one.places is None and other.places is None
+    shapes = shape_of(first.expr), shape_of(second.expr)
+    straight = first.places is None and second.places is None
     if shapes[0] is None or shapes[1] is None:
         return _SAME if straight else None
     sizes = [math.prod(shape) for shape in shapes if shape is not None]
     if straight:
         return _SAME if sizes[0] == sizes[1] else None
-    mine, theirs = (
+    sources, targets = (
         np.arange(size) if view.places is None else view.places
-        for view, size in zip((one, other), sizes, strict=True)
+        for view, size in zip((first, second), sizes, strict=True)
     )
-    if len(mine) != len(theirs):
+    if len(sources) != len(targets):
         return None
-    if sizes[0] == sizes[1] and np.array_equal(mine, theirs):
+    if sizes[0] == sizes[1] and np.array_equal(sources, targets):
         return _SAME
     places = np.full(sizes[0], -1)
-    places[mine] = theirs
+    places[sources] = targets
     if (places < 0).any():
         return None
     in_order = sizes[0] == sizes[1] and np.array_equal(places, np.arange(sizes[0]))
@@ -145,7 +128,7 @@ _SAME: Places = np.empty(0, "int64")
 
 
 def moved(graph: Graph, var: relax.Var, places: Places, ty: relax.TensorType) -> relax.Var:
-    """Return a value of the float model as the quantized model has it."""
+    """Return a value of the float model in the type and order of the quantized model."""
     name = str(var.name)
     if str(var.ty.dtype) != str(ty.dtype):
         var = graph.add(name, relax.op.astype(var, ty.dtype))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of a model, and what they represent."""
+"""The values of a model, and the real numbers that integers represent."""
 
 from __future__ import annotations
 
@@ -18,17 +18,13 @@ Pairs = dict[relax.Var, relax.Var]
 
 
 class Graph:
-    """The function `main` of a model, without aliases of other values.
+    """The function `main` of a model, without aliases; messages call the model `title`."""
 
-    `mod`: the model.
-    `what`: its name in messages.
-    """
-
-    def __init__(self, mod: tvm.IRModule, what: str) -> None:
-        names = {item.name_hint: item for item in mod.get_global_vars()}
+    def __init__(self, mod: tvm.IRModule, title: str) -> None:
+        names = {global_var.name_hint: global_var for global_var in mod.get_global_vars()}
         if "main" not in names or not isinstance(mod["main"], relax.Function):
-            raise ValueError(f"The {what} has no function 'main'; it has {sorted(names)}.")
-        self.mod, self.what = mod, what
+            raise ValueError(f"The {title} has no function 'main'; it has {sorted(names)}.")
+        self.mod, self.title = mod, title
         function = mod["main"]
         self.params: list[relax.Var] = list(function.params)
         self.values: dict[relax.Var, relax.Expr] = {}
@@ -36,7 +32,7 @@ class Graph:
         """The values that do not depend on the inputs."""
         self.names: dict[relax.Var, list[str]] = {}
         """All names of each value: the passes may keep any of them."""
-        self._known: dict[relax.Var, relax.Expr] = {}
+        self._aliases: dict[relax.Var, relax.Expr] = {}
         body = function.body
         for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
             for binding in block.bindings:
@@ -54,26 +50,26 @@ class Graph:
 
     def _resolved(self, expr: relax.Expr) -> relax.Expr:
         if isinstance(expr, relax.Var):
-            return self._known.get(expr, expr)
+            return self._aliases.get(expr, expr)
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self._resolved(item) for item in expr.fields])
+            return relax.Tuple([self._resolved(field) for field in expr.fields])
         if isinstance(expr, relax.TupleGetItem):
             source = self._resolved(expr.tuple_value)
             if isinstance(source, relax.Tuple):
                 return source.fields[expr.index]
             return relax.TupleGetItem(source, expr.index)
         if isinstance(expr, relax.Call):
-            return with_arguments(expr, [self._resolved(item) for item in expr.args])
+            return with_arguments(expr, [self._resolved(operand) for operand in expr.args])
         return expr
 
     def _add(self, var: relax.Var, value: relax.Expr) -> None:
         if isinstance(value, relax.If | relax.Function | relax.SeqExpr):
             raise ValueError(
-                f"The {self.what} has a branch or a local function in '{var.name}'; supported is a "
-                "'main' of calls alone."
+                f"The {self.title} has a branch or a local function in '{var.name}'; supported is "
+                "a 'main' of calls alone."
             )
         if not isinstance(value, relax.Call | relax.TupleGetItem):
-            self._known[var] = value
+            self._aliases[var] = value
             if isinstance(value, relax.Var):
                 self.names.setdefault(value, []).append(str(var.name))
             return
@@ -91,7 +87,7 @@ class Graph:
                 del self.values[var]
 
     def add(self, name: str, call: relax.Call) -> relax.Var:
-        """Add a value."""
+        """Bind a call to a new variable."""
         call = relax.BlockBuilder().normalize(call)
         var = relax.Var(name, call.ty)
         self.values[var] = call
@@ -103,10 +99,7 @@ class Graph:
         return self.constants.issuperset(ir.operands(expr))
 
     def value(self, expr: relax.Expr) -> relax.Expr | None:
-        """Return the call that computes a value.
-
-        A call, or None.
-        """
+        """Return the call that computes a value, or None."""
         return self.values.get(expr) if isinstance(expr, relax.Var) else None
 
     def origin(self, expr: relax.Expr) -> tuple[relax.Expr, bool]:
@@ -125,10 +118,7 @@ class Graph:
         return expr, limited
 
     def real_number(self, data: relax.Expr, number: Any) -> Any:
-        """Return the real number that a number among integers stands for.
-
-        The same one if the tensor has real numbers, or its scale is unknown.
-        """
+        """Return the real number of one among integers of known scale, or the same number."""
         while "int" in str(getattr(data.ty, "dtype", "int")):
             value = self.value(data)
             if is_call_of(value, QUANTIZE):
@@ -149,8 +139,8 @@ class Graph:
         """Return the name and the op of a value, for messages."""
         if not isinstance(expr, relax.Var):
             return "a constant" if isinstance(expr, Constant) else "a tuple"
-        what = "an input" if expr in self.params else self._op(self.values.get(expr))
-        return f"'{expr.name}' ({what})"
+        source = "an input" if expr in self.params else self._op(self.values.get(expr))
+        return f"'{expr.name}' ({source})"
 
     def _op(self, value: relax.Expr | None) -> str:
         if isinstance(value, relax.TupleGetItem):

@@ -31,14 +31,12 @@ _PASSES_ON = ("", "relax.concat", "relax.split", "relax.nn.pad", *MOVED)
 class Layer:
     """A part of the quantized model that reads and gives values of the float model.
 
-    `name`, `real_name`: of its result, in both models.
-    `ops`: the ops in it, without quantize and dequantize.
-    `members`: the names of all its values; with those of a reader, if the passes merge them into
-    it.
+    `name`, `real_name`: the names of its result in both models.
+    `ops`: its ops, without quantize and dequantize.
+    `members`: the names of all its values, and of a reader into which the passes merge them.
     `inputs`, `output`: values of the float model.
-    `function`: takes and returns real numbers; between them it does what the quantized model does.
-    `step`, `axis`: the scale of its result and the axis of that; none if the result is not
-    quantized.
+    `function`: computes as the quantized model does, from real numbers to real numbers.
+    `step`, `axis`: the scale of its result and the scale's axis; None if it is not quantized.
     """
 
     name: str
@@ -55,8 +53,7 @@ class Layer:
 def cut(graph: Graph, pairs: Pairs, running: Set[str]) -> list[Layer]:
     """Cut a quantized model into the layers whose values the float model has.
 
-    `running`: the names of the values that this backend computes: the passes merge others into
-    these.
+    `running`: the names of the values that remain after the passes have merged others into them.
     """
     return _Cutter(graph, pairs, running).run()
 
@@ -72,7 +69,7 @@ class _Cutter:
                 continue
             if is_call_of(value, DEQUANTIZE):
                 self._edges.setdefault(value.args[0], value)
-            elif not all(is_call_of(item, "relax.clip") for item in graph.readers[var]):
+            elif not all(is_call_of(reader, "relax.clip") for reader in graph.readers[var]):
                 self._edges.setdefault(var, _back(value, var))
         self._roots = deque([*self._edges, *self._real_results()])
         self._reals = set(self._roots).difference(self._edges)
@@ -81,14 +78,14 @@ class _Cutter:
         """Whether a quantize or dequantize of a value of the float model has constant scales."""
         if op_name(value) not in (QUANTIZE, DEQUANTIZE) or self._of_real(value.args[0]) is None:
             return False
-        return all(isinstance(item, Constant) for item in value.args[1:3])
+        return all(isinstance(parameter, Constant) for parameter in value.args[1:3])
 
     def _real_results(self) -> list[relax.Var]:
         graph = self._graph
-        found = dict.fromkeys(ir.operands(relax.Tuple(graph.results)))
+        results = dict.fromkeys(ir.operands(relax.Tuple(graph.results)))
         return [
             var
-            for var in found
+            for var in results
             if var not in self._edges
             and not (
                 is_call_of(value := graph.value(var), DEQUANTIZE) and value.args[0] in self._edges
@@ -97,34 +94,34 @@ class _Cutter:
 
     def run(self) -> list[Layer]:
         layers: dict[int, Layer] = {}
-        seen, known = set(), set()
+        seen, keys = set(), set()
         while self._roots:
             root = self._roots.popleft()
             if root in seen or root not in self._graph.values or root in self._graph.constants:
                 continue
             seen.add(root)
             key = self._key(root)
-            if key not in known and (layer := self._layer(root)) is not None:
-                known.add(key)
+            if key not in keys and (layer := self._layer(root)) is not None:
+                keys.add(key)
                 layers[self._place[root]] = layer
         return [layers[place] for place in sorted(layers)]
 
     def _key(self, root: relax.Var) -> tuple[object, ...]:
-        """Return what two quantizes of a value have in common if they are alike."""
+        """Return a key that equal quantizes of a value share."""
         origin = ir.id_of(self._graph.origin(root)[0])
         if root not in self._edges:
             return (origin,)
-        numbers = [item.value.numpy().tobytes() for item in self._edges[root].args[1:3]]
+        numbers = [parameter.value.numpy().tobytes() for parameter in self._edges[root].args[1:3]]
         return (origin, str(root.ty.dtype), *numbers)
 
     def _layer(self, root: relax.Var) -> Layer | None:
         output = self._of_real(root)
-        found = self._collect(root)
-        inputs = {var: self._of_real(var) for var in found[1]}
+        collected, operands = self._collect(root)
+        inputs = {var: self._of_real(var) for var in operands}
         if output is None or None in inputs.values():
             return None
         graph = self._graph
-        members = sorted(found[0], key=self._place.__getitem__)
+        members = sorted(collected, key=self._place.__getitem__)
         copier = Copier()
         read: dict[relax.Var, relax.Var] = {}
         for var in inputs:
@@ -159,7 +156,7 @@ class _Cutter:
         )
 
     def _names(self, members: Sequence[relax.Var], computes: bool) -> tuple[str, ...]:
-        """Return the names of values; with those of a reader if the passes merge them into it."""
+        """Return the names of values, and of a reader into which the passes merge them."""
         graph = self._graph
         names = [name for var in members if var not in graph.constants for name in graph.names[var]]
         if computes and self._running.isdisjoint(names):
@@ -192,7 +189,7 @@ class _Cutter:
         return integers
 
     def _collect(self, root: relax.Var) -> tuple[set[relax.Var], list[relax.Var]]:
-        """Return the values of a layer, and those that it reads."""
+        """Return the values of a layer, and its inputs."""
         graph = self._graph
         members: set[relax.Var] = set()
         inputs: dict[relax.Var, None] = {}
@@ -205,17 +202,17 @@ class _Cutter:
             members.add(var)
             value = graph.values[var]
             has_matrix = has_matrix or is_product(op_name(value))
-            for item in ir.operands(value):
-                if item in graph.constants:
-                    stack.append(item)
-                elif item not in graph.values or item in self._edges:
-                    inputs[item] = None
-                elif self._is_end(item, value, has_matrix):
-                    inputs[item] = None
-                    self._reals.add(item)
-                    self._roots.append(item)
+            for operand in ir.operands(value):
+                if operand in graph.constants:
+                    stack.append(operand)
+                elif operand not in graph.values or operand in self._edges:
+                    inputs[operand] = None
+                elif self._is_end(operand, value, has_matrix):
+                    inputs[operand] = None
+                    self._reals.add(operand)
+                    self._roots.append(operand)
                 else:
-                    stack.append(item)
+                    stack.append(operand)
         return members, list(inputs)
 
     def _is_end(self, var: relax.Var, reader: relax.Expr, has_matrix: bool) -> bool:
@@ -226,7 +223,7 @@ class _Cutter:
         if var not in self._reals and (op in _PASSES_ON or not self._runs(var, op)):
             return False
         readers = self._graph.readers[var]
-        shared = len(readers) > 1 and any(not is_call_of(item, QUANTIZE) for item in readers)
+        shared = len(readers) > 1 and any(not is_call_of(user, QUANTIZE) for user in readers)
         matrix = has_matrix and is_product(op)
         return var in self._reals or shared or is_product(op_name(reader)) or matrix
 
@@ -244,7 +241,7 @@ class Copier:
 
     def __init__(self) -> None:
         self.inside: dict[relax.Var, relax.Expr] = {}
-        """The replacements of the values outside."""
+        """The new function's values for those of the model."""
         self._bindings: list[relax.Binding] = []
         self._builder = relax.BlockBuilder()
 
@@ -260,44 +257,41 @@ class Copier:
         self.inside[var] = self.add(str(var.name), self.translate(value))
 
     def translate(self, expr: relax.Expr) -> relax.Expr:
-        """Return an expression of the variables inside."""
+        """Return an expression of the new function's variables."""
         if isinstance(expr, relax.Var):
             return self.inside.get(expr, expr)
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self.translate(item) for item in expr.fields])
+            return relax.Tuple([self.translate(field) for field in expr.fields])
         if isinstance(expr, relax.TupleGetItem):
             return relax.TupleGetItem(self.translate(expr.tuple_value), expr.index)
         if isinstance(expr, relax.Call):
-            return with_arguments(expr, [self.translate(item) for item in expr.args])
+            return with_arguments(expr, [self.translate(operand) for operand in expr.args])
         return expr
 
     def function(self, params: Sequence[relax.Var], result: relax.Expr) -> relax.Function:
-        """Return the function.
-
-        A function without side effects.
-        """
+        """Return the function, which has no side effects."""
         result = self._builder.normalize(result)
         body = relax.SeqExpr([relax.BindingBlock(self._bindings)], result)
         return relax.Function(list(params), body, result.ty, True)
 
 
-def reading(graph: Graph, wanted: Iterable[relax.Var]) -> relax.Function:
-    """Return a function that computes some values of a model."""
+def reading(graph: Graph, results: Iterable[relax.Var]) -> relax.Function:
+    """Return a function that returns these values of a model."""
     copier = Copier()
-    params = [relax.Var(item.name, item.ty) for item in graph.params]
+    params = [relax.Var(param.name, param.ty) for param in graph.params]
     copier.inside.update(zip(graph.params, params, strict=True))
     for var, value in graph.values.items():
         copier.copy(var, value)
-    results = relax.Tuple([copier.translate(var) for var in wanted])
-    return copier.function(params, copier.add("results", results))
+    fields = relax.Tuple([copier.translate(var) for var in results])
+    return copier.function(params, copier.add("results", fields))
 
 
 def with_kernels(graph: Graph, functions: dict[str, relax.Function]) -> tvm.IRModule:
     """Return a module of functions with the kernels that they may call."""
-    own: dict[tvm.ir.GlobalVar | str, tvm.ir.BaseFunc] = {
+    module: dict[tvm.ir.GlobalVar | str, tvm.ir.BaseFunc] = {
         name: function.with_attr("global_symbol", name) for name, function in functions.items()
     }
     for name, function in graph.mod.functions_items():
         if not isinstance(function, relax.Function):
-            own[name] = function
-    return tvm.IRModule(own, global_infos=graph.mod.global_infos)
+            module[name] = function
+    return tvm.IRModule(module, global_infos=graph.mod.global_infos)

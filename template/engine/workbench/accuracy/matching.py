@@ -33,28 +33,25 @@ _IGNORED = ("out_dtype",)
 
 
 def match(quantized: Graph, real: Graph) -> tuple[Pairs, list[str]]:
-    """Match the values of two models.
-
-    The float model's values, and a sentence for each place where the models differ.
-    """
+    """Return the float model's values, and a sentence for each place where the models differ."""
     return _Matcher(quantized, real).run()
 
 
 @dataclass(frozen=True, eq=False)
-class _Item:
+class _Task:
     """Two values to compare; they are equal up to constants unless `exact`."""
 
-    one: View
-    other: View
+    quantized: View
+    real: View
     exact: bool = True
     limited: bool = False
-    """Whether quantization limits what is made of them."""
+    """Whether quantization limits the values computed from them."""
 
     def key(self) -> tuple[object, ...]:
-        """Return what equal items have in common."""
+        """Return a key that equal tasks share."""
         views = [
             (ir.id_of(view.expr), None if view.places is None else view.places.tobytes())
-            for view in (self.one, self.other)
+            for view in (self.quantized, self.real)
         ]
         return (*views, self.exact, self.limited)
 
@@ -64,115 +61,125 @@ class _Matcher:
         self._quantized, self._real = quantized, real
         self._pairs: Pairs = dict(zip(quantized.params, real.params, strict=False))
         self._differences: list[str] = []
-        self._stack: list[_Item] = []
+        self._stack: list[_Task] = []
 
     def run(self) -> tuple[Pairs, list[str]]:
         self._push(self._quantized.results, self._real.results)
         seen = set()
         while self._stack:
-            item = self._stack.pop()
-            if item.key() not in seen:
-                seen.add(item.key())
-                self._compare(item)
+            task = self._stack.pop()
+            if task.key() not in seen:
+                seen.add(task.key())
+                self._compare(task)
         self._add_moved()
         return self._pairs, self._differences
 
-    def _push(self, mine: Sequence[relax.Expr], theirs: Sequence[relax.Expr]) -> None:
-        self._stack += [_Item(View(a), View(b)) for a, b in zip(mine, theirs, strict=False)]
+    def _push(self, quantized: Sequence[relax.Expr], real: Sequence[relax.Expr]) -> None:
+        self._stack += [_Task(View(a), View(b)) for a, b in zip(quantized, real, strict=False)]
 
-    def _compare(self, item: _Item) -> None:
-        one, limited = self._quantized.origin(item.one.expr)
-        other, _ = self._real.origin(item.other.expr)
-        item = replace(
-            item,
-            one=View(one, item.one.places),
-            other=View(other, item.other.places),
-            limited=item.limited or limited,
+    def _compare(self, task: _Task) -> None:
+        quantized, limited = self._quantized.origin(task.quantized.expr)
+        real, _ = self._real.origin(task.real.expr)
+        task = replace(
+            task,
+            quantized=View(quantized, task.quantized.places),
+            real=View(real, task.real.places),
+            limited=task.limited or limited,
         )
-        are_tuples = isinstance(one, relax.Tuple) and isinstance(other, relax.Tuple)
-        if are_tuples and len(one.fields) == len(other.fields):
-            self._push(one.fields, other.fields)
+        are_tuples = isinstance(quantized, relax.Tuple) and isinstance(real, relax.Tuple)
+        if are_tuples and len(quantized.fields) == len(real.fields):
+            self._push(quantized.fields, real.fields)
             return
-        if self._quantized.is_constant(one) and self._real.is_constant(other):
+        if self._quantized.is_constant(quantized) and self._real.is_constant(real):
             return
-        call, theirs = self._quantized.value(one), self._real.value(other)
-        places = aligned(item.one, item.other)
-        if call is not None and theirs is not None and self._skips(item, places):
+        call, real_call = self._quantized.value(quantized), self._real.value(real)
+        places = aligned(task.quantized, task.real)
+        if call is not None and real_call is not None and self._skips(task, places):
             return
-        if not self._are_alike(item) and self._looks_behind(item):
+        if not self._are_alike(task) and self._looks_behind(task):
             return
-        is_input = one in self._quantized.params and self._pairs[one].same_as(other)
+        is_input = quantized in self._quantized.params and self._pairs[quantized].same_as(real)
         if places is None or (is_input and len(places)):
-            self._differ(one, other, ": their elements are in different places")
-        elif call is None or theirs is None:
+            self._differ(quantized, real, ": their elements are in different places")
+        elif call is None or real_call is None:
             if not is_input:
-                self._differ(one, other, "")
-        elif not self._follows(item, places) and not self._is_same_function(item, places):
-            self._differ(one, other, "")
+                self._differ(quantized, real, "")
+        elif not self._follows(task, places) and not self._is_same_function(task, places):
+            self._differ(quantized, real, "")
 
-    def _follows(self, item: _Item, places: Places) -> bool:
-        """Compare what two values are made of, if it is by the same op."""
-        one, other = item.one.expr, item.other.expr
-        call, theirs = self._quantized.value(one), self._real.value(other)
-        if isinstance(call, relax.TupleGetItem) and isinstance(theirs, relax.TupleGetItem):
-            if call.index != theirs.index:
+    def _follows(self, task: _Task, places: Places) -> bool:
+        """Compare the operands of two values if the same op computes both."""
+        quantized, real = task.quantized.expr, task.real.expr
+        call, real_call = self._quantized.value(quantized), self._real.value(real)
+        if isinstance(call, relax.TupleGetItem) and isinstance(real_call, relax.TupleGetItem):
+            if call.index != real_call.index:
                 return False
-            self._record(one, other, places)
-            self._push([call.tuple_value], [theirs.tuple_value])
+            self._record(quantized, real, places)
+            self._push([call.tuple_value], [real_call.tuple_value])
             return True
-        mine, tensors = _tensors(call), _tensors(theirs)
-        if not op_name(call) or op_name(call) != op_name(theirs) or len(mine) != len(tensors):
+        operands, real_operands = _tensors(call), _tensors(real_call)
+        if (
+            not op_name(call)
+            or op_name(call) != op_name(real_call)
+            or len(operands) != len(real_operands)
+        ):
             return False
-        difference = self._attributes(call, theirs)
-        if difference and self._pad_alike(call, theirs):
-            mine[0], tensors[0] = (_padded(*pair)[0] for pair in self._both(call, theirs))
-        elif difference and op_name(call) in POINTWISE and self._is_same_function(item, places):
+        difference = self._attributes(call, real_call)
+        if difference and self._pad_alike(call, real_call):
+            operands[0], real_operands[0] = (
+                _padded(*pair)[0] for pair in self._both(call, real_call)
+            )
+        elif difference and op_name(call) in POINTWISE and self._is_same_function(task, places):
             return True
         elif difference:
-            self._differ(one, other, f": {difference}")
-        if item.exact:
-            self._record(one, other, places)
-        if op_name(call) in _COMMUTES and not self._in_order(mine, tensors):
-            tensors.reverse()
+            self._differ(quantized, real, f": {difference}")
+        if task.exact:
+            self._record(quantized, real, places)
+        if op_name(call) in _COMMUTES and not self._in_order(operands, real_operands):
+            real_operands.reverse()
         order = places if len(places) else None
         if op_name(call) in POINTWISE:
             self._stack += [
-                _Item(read_by(one, a), read_by(other, b).at(order))
-                for a, b in zip(mine, tensors, strict=True)
+                _Task(read_by(quantized, a), read_by(real, b).at(order))
+                for a, b in zip(operands, real_operands, strict=True)
             ]
         elif order is None:
-            self._push(mine, tensors)
+            self._push(operands, real_operands)
         else:
-            self._differ(one, other, ": their elements are in different places")
+            self._differ(quantized, real, ": their elements are in different places")
         return True
 
-    def _is_same_function(self, item: _Item, places: Places) -> bool:
-        """Compare the values of which two values are the same function, if they are."""
-        one, other = item.one.expr, item.other.expr
-        found = same_function(self._quantized, one, self._real, other)
-        if found is None:
+    def _is_same_function(self, task: _Task, places: Places) -> bool:
+        """Compare the arguments of two values that are the same function."""
+        quantized, real = task.quantized.expr, task.real.expr
+        arguments = same_function(self._quantized, quantized, self._real, real)
+        if arguments is None:
             return False
-        if item.exact:
-            self._record(one, other, places)
-        mine, theirs = (
-            View(expr, view.places)
-            for expr, view in zip(found, (item.one, item.other), strict=True)
-        )
-        self._stack.append(replace(item, one=mine, other=theirs, limited=False))
+        if task.exact:
+            self._record(quantized, real, places)
+        views = task.quantized, task.real
+        sources = [View(*pair) for pair in zip(arguments, (v.places for v in views), strict=True)]
+        self._stack.append(replace(task, quantized=sources[0], real=sources[1], limited=False))
         return True
 
-    def _record(self, one: relax.Expr, other: relax.Expr, places: Places) -> None:
-        if not isinstance(one, relax.Var) or not isinstance(other, relax.Var) or one in self._pairs:
+    def _record(self, quantized: relax.Expr, real: relax.Expr, places: Places) -> None:
+        if (
+            not isinstance(quantized, relax.Var)
+            or not isinstance(real, relax.Var)
+            or quantized in self._pairs
+        ):
             return
-        if not isinstance(other.ty, relax.TensorType):
+        if not isinstance(real.ty, relax.TensorType):
             return
-        if not len(places) and str(one.ty) == str(other.ty):
-            self._pairs[one] = other
-        elif str(one.ty.dtype) == str(other.ty.dtype) or (is_real(one) and is_real(other)):
-            self._pairs[one] = moved(self._real, other, places, one.ty)
+        if not len(places) and str(quantized.ty) == str(real.ty):
+            self._pairs[quantized] = real
+        elif str(quantized.ty.dtype) == str(real.ty.dtype) or (
+            is_real(quantized) and is_real(real)
+        ):
+            self._pairs[quantized] = moved(self._real, real, places, quantized.ty)
 
     def _add_moved(self) -> None:
-        """Add what only the quantized model moves: the same elements of the float model."""
+        """Move values of the float model, too, where only the quantized model does."""
         for var, value in self._quantized.values.items():
             source = source_of(self._quantized, value)
             if source is None or var in self._pairs or not isinstance(value, relax.Call):
@@ -182,53 +189,53 @@ class _Matcher:
                 call = with_arguments(value, [real, *value.args[1:]])
                 self._pairs[var] = self._real.add(str(real.name), call)
 
-    def _differ(self, one: relax.Expr, other: relax.Expr, how: str) -> None:
-        names = self._quantized.describe(one), self._real.describe(other)
+    def _differ(self, quantized: relax.Expr, real: relax.Expr, how: str) -> None:
+        names = self._quantized.describe(quantized), self._real.describe(real)
         self._differences.append(
             f"{names[0]} of the quantized model is where the float model has {names[1]}{how}."
         )
 
-    def _are_alike(self, item: _Item) -> bool:
-        """Whether both values are made by the same op in the same way, if elements are moved."""
-        if item.one.places is not None or item.other.places is not None:
+    def _are_alike(self, task: _Task) -> bool:
+        """Whether equal calls compute both values, and no element is moved."""
+        if task.quantized.places is not None or task.real.places is not None:
             return False
-        one, other = self._calls(
-            self._quantized.value(item.one.expr), self._real.value(item.other.expr)
+        quantized, real = self._calls(
+            self._quantized.value(task.quantized.expr), self._real.value(task.real.expr)
         )
-        return op_name(one) == op_name(other) != "" and not self._attributes(one, other)
+        return op_name(quantized) == op_name(real) != "" and not self._attributes(quantized, real)
 
-    def _looks_behind(self, item: _Item) -> bool:
-        """Compare the values whose elements are moved, if they are."""
-        one, other = unmoved(self._quantized, item.one), unmoved(self._real, item.other)
-        if one is item.one and other is item.other:
+    def _looks_behind(self, task: _Task) -> bool:
+        """Compare the values before their elements were moved, if they were."""
+        quantized, real = unmoved(self._quantized, task.quantized), unmoved(self._real, task.real)
+        if quantized is task.quantized and real is task.real:
             return False
-        self._stack.append(replace(item, one=one, other=other))
+        self._stack.append(replace(task, quantized=quantized, real=real))
         return True
 
-    def _skips(self, item: _Item, places: Places | None) -> bool:
+    def _skips(self, task: _Task, places: Places | None) -> bool:
         """Look through ops that quantization folds away."""
-        one, other = item.one.expr, item.other.expr
-        call, theirs = self._quantized.value(one), self._real.value(other)
-        behind = self._without(theirs, item.limited)
-        if behind is not None and not self._are_same(call, theirs):
-            if item.exact and places is not None:
-                self._record(one, other, places)
-            self._stack.append(replace(item, other=View(behind, item.other.places), exact=False))
+        quantized, real = task.quantized.expr, task.real.expr
+        call, real_call = self._quantized.value(quantized), self._real.value(real)
+        behind = self._without(real_call, task.limited)
+        if behind is not None and not self._are_same(call, real_call):
+            if task.exact and places is not None:
+                self._record(quantized, real, places)
+            self._stack.append(replace(task, real=View(behind, task.real.places), exact=False))
             return True
-        if item.exact:
+        if task.exact:
             return False
-        # The constants of a batch_norm were added to those of the op before it.
-        mine, behind = (_offset(graph, value) for graph, value in self._both(call, theirs))
-        if (mine is None) == (behind is None):
+        # Quantization folds the constants of a batch_norm into the op before it.
+        before, behind = (_offset(graph, value) for graph, value in self._both(call, real_call))
+        if (before is None) == (behind is None):
             return False
-        if mine is not None:
-            self._stack.append(replace(item, one=View(mine, item.one.places)))
+        if before is not None:
+            self._stack.append(replace(task, quantized=View(before, task.quantized.places)))
         else:
-            self._stack.append(replace(item, other=View(behind, item.other.places)))
+            self._stack.append(replace(task, real=View(behind, task.real.places)))
         return True
 
-    def _both(self, call: relax.Expr, theirs: relax.Expr) -> list[tuple[Graph, relax.Expr]]:
-        return [(self._quantized, call), (self._real, theirs)]
+    def _both(self, call: relax.Expr, real_call: relax.Expr) -> list[tuple[Graph, relax.Expr]]:
+        return [(self._quantized, call), (self._real, real_call)]
 
     def _without(self, value: relax.Expr, limited: bool) -> relax.Expr | None:
         """Return the operand of an op that a quantized model may lack."""
@@ -246,90 +253,90 @@ class _Matcher:
                 return scaled
         return None
 
-    def _are_same(self, call: relax.Expr, theirs: relax.Expr) -> bool:
-        mine, other = self._calls(call, theirs)
-        return op_name(mine) == op_name(other)
+    def _are_same(self, call: relax.Expr, real_call: relax.Expr) -> bool:
+        names = [op_name(each) for each in self._calls(call, real_call)]
+        return names[0] == names[1]
 
-    def _calls(self, call: relax.Expr, theirs: relax.Expr) -> list[relax.Call]:
+    def _calls(self, call: relax.Expr, real_call: relax.Expr) -> list[relax.Call]:
         """Return two calls; of a result of a tuple, the one that returns the tuple."""
         return [
-            graph.value(item.tuple_value) if isinstance(item, relax.TupleGetItem) else item
-            for graph, item in self._both(call, theirs)
+            graph.value(value.tuple_value) if isinstance(value, relax.TupleGetItem) else value
+            for graph, value in self._both(call, real_call)
         ]
 
-    def _pad_alike(self, call: relax.Call, theirs: relax.Call) -> bool:
+    def _pad_alike(self, call: relax.Call, real_call: relax.Call) -> bool:
         """Whether two convolutions differ in nothing but a pad that is in the padding of one."""
-        pads = [_padded(*pair)[1] for pair in self._both(call, theirs)]
-        return pads[0] == pads[1] != () and not self._attributes(call, theirs, ("padding",))
+        pads = [_padded(*pair)[1] for pair in self._both(call, real_call)]
+        return pads[0] == pads[1] != () and not self._attributes(call, real_call, ("padding",))
 
     def _attributes(
-        self, call: relax.Call, theirs: relax.Call, ignored: tuple[str, ...] = ()
+        self, call: relax.Call, real_call: relax.Call, ignored: tuple[str, ...] = ()
     ) -> str:
         """Return how the attributes of two calls of an op differ."""
-        from_end = _rank(call) != _rank(theirs)
-        mine, other = (_attributes_of(item, from_end) for item in (call, theirs))
+        from_end = _rank(call) != _rank(real_call)
+        attributes, real_attributes = (_attributes_of(each, from_end) for each in (call, real_call))
         if is_call_of(call, "relax.nn.pad"):
-            mine["pad_value"] = self._quantized.real_number(call.args[0], mine["pad_value"])
-        for key in sorted({*mine, *other} - {*_IGNORED, *ignored}):
-            one, two = mine.get(key), other.get(key)
-            if isinstance(one, tvm.ir.GlobalVar) and isinstance(two, tvm.ir.GlobalVar):
-                kernels = self._quantized.mod[one], self._real.mod[two]
-                kernels = tuple(item.without_attr("global_symbol") for item in kernels)
+            attributes["pad_value"] = self._quantized.real_number(
+                call.args[0], attributes["pad_value"]
+            )
+        for key in sorted({*attributes, *real_attributes} - {*_IGNORED, *ignored}):
+            value, real_value = attributes.get(key), real_attributes.get(key)
+            if isinstance(value, tvm.ir.GlobalVar) and isinstance(real_value, tvm.ir.GlobalVar):
+                kernels = self._quantized.mod[value], self._real.mod[real_value]
+                kernels = tuple(kernel.without_attr("global_symbol") for kernel in kernels)
                 if not tvm_ffi.structural_equal(*kernels):
                     return "the kernels differ"
-            elif not _is_equal(one, two):
-                return f"{key} is {one} and {two}"
+            elif not _is_equal(value, real_value):
+                return f"{key} is {value} and {real_value}"
         return ""
 
-    def _in_order(self, mine: Sequence[relax.Expr], theirs: Sequence[relax.Expr]) -> bool:
+    def _in_order(self, quantized: Sequence[relax.Expr], real: Sequence[relax.Expr]) -> bool:
         """Whether the two operands of a commutative op are in the same order in both models."""
-        straight = all(self._alike(*pair, 6) for pair in zip(mine, theirs, strict=True))
-        crossed = zip(mine, reversed(theirs), strict=True)
+        straight = all(self._alike(*pair, 6) for pair in zip(quantized, real, strict=True))
+        crossed = zip(quantized, reversed(real), strict=True)
         return straight or not all(self._alike(*pair, 6) for pair in crossed)
 
-    def _alike(self, one: relax.Expr, other: relax.Expr, depth: int) -> bool:
-        (one, limited), (other, _) = self._quantized.origin(one), self._real.origin(other)
-        constant = self._quantized.is_constant(one), self._real.is_constant(other)
+    def _alike(self, quantized: relax.Expr, real: relax.Expr, depth: int) -> bool:
+        (quantized, limited), (real, _) = self._quantized.origin(quantized), self._real.origin(real)
+        constant = self._quantized.is_constant(quantized), self._real.is_constant(real)
         if any(constant) or depth == 0:
             return constant[0] == constant[1]
-        call, theirs = self._quantized.value(one), self._real.value(other)
-        sources = source_of(self._quantized, call), source_of(self._real, theirs)
-        if any(item is not None for item in sources):
-            one, other = (
-                here if item is None else item
-                for here, item in zip((one, other), sources, strict=True)
-            )
-            return self._alike(one, other, depth)
-        if call is None or theirs is None:
-            return call is None and theirs is None
-        if not self._are_same(call, theirs):
-            behind = self._without(theirs, limited)
+        call, real_call = self._quantized.value(quantized), self._real.value(real)
+        sources = source_of(self._quantized, call), source_of(self._real, real_call)
+        if any(source is not None for source in sources):
+            source, real_source = sources
+            quantized = quantized if source is None else source
+            return self._alike(quantized, real if real_source is None else real_source, depth)
+        if call is None or real_call is None:
+            return call is None and real_call is None
+        if not self._are_same(call, real_call):
+            behind = self._without(real_call, limited)
             if behind is None:
-                behind = _offset(self._real, theirs)
+                behind = _offset(self._real, real_call)
             if behind is not None:
-                return self._alike(one, behind, depth - 1)
+                return self._alike(quantized, behind, depth - 1)
             before = _offset(self._quantized, call)
             if before is not None:
-                return self._alike(before, other, depth - 1)
-            found = same_function(self._quantized, one, self._real, other)
-            return found is not None and self._alike(*found, depth - 1)
-        mine, tensors = _tensors(call), _tensors(theirs)
-        pairs = list(zip(mine, tensors, strict=False))
+                return self._alike(before, real, depth - 1)
+            arguments = same_function(self._quantized, quantized, self._real, real)
+            return arguments is not None and self._alike(*arguments, depth - 1)
+        operands, real_operands = _tensors(call), _tensors(real_call)
+        pairs = list(zip(operands, real_operands, strict=False))
         if all(self._alike(*pair, depth - 1) for pair in pairs):
             return True
-        crossed = zip(mine, reversed(tensors), strict=False)
+        crossed = zip(operands, reversed(real_operands), strict=False)
         return op_name(call) in _COMMUTES and all(self._alike(*pair, depth - 1) for pair in crossed)
 
 
 def _tensors(value: relax.Expr) -> list[relax.Expr]:
-    """Return the tensors that a value is made of, those of tuples one by one."""
+    """Return the tensors that a value reads, including the fields of tuples."""
     if isinstance(value, relax.TupleGetItem):
         return [value.tuple_value]
     tensors, _ = arguments_of(value, {})
     return [
-        item
+        field
         for tensor in tensors
-        for item in (tensor.fields if isinstance(tensor, relax.Tuple) else [tensor])
+        for field in (tensor.fields if isinstance(tensor, relax.Tuple) else [tensor])
     ]
 
 
@@ -340,11 +347,11 @@ def _rank(call: relax.Call) -> int:
 def _attributes_of(call: relax.Call, from_end: bool) -> dict[str, object]:
     """Return the attributes of a call, with axes counted from the first one or from the end."""
     attributes = arguments_of(call, {})[1]
-    for item in call.args:
-        if isinstance(item, tvm.ir.GlobalVar):
-            name = plain(item)
+    for argument in call.args:
+        if isinstance(argument, tvm.ir.GlobalVar):
+            name = plain(argument)
             attributes = {key: value for key, value in attributes.items() if value != name}
-            attributes["kernel"] = item
+            attributes["kernel"] = argument
     rank = _rank(call)
 
     def counted(axis: int) -> int:
@@ -355,16 +362,16 @@ def _attributes_of(call: relax.Call, from_end: bool) -> dict[str, object]:
         if isinstance(value, int) and not isinstance(value, bool):
             attributes[key] = counted(value)
         elif isinstance(value, tuple):
-            numbers = (counted(item) if isinstance(item, int) else item for item in value)
+            numbers = (counted(axis) if isinstance(axis, int) else axis for axis in value)
             attributes[key] = tuple(sorted(numbers)) if op_name(call) in _REDUCE else tuple(numbers)
     return attributes
 
 
-def _is_equal(one: object, two: object) -> bool:
+def _is_equal(x: object, y: object) -> bool:
     """Whether two attributes are equal; ONNX has real numbers in float32."""
-    if isinstance(one, float) and isinstance(two, float):
-        return np.float32(one) == np.float32(two) or (one != one and two != two)
-    return one == two
+    if isinstance(x, float) and isinstance(y, float):
+        return np.float32(x) == np.float32(y) or (x != x and y != y)
+    return x == y
 
 
 _REDUCE = tuple(f"relax.{name}" for name in ("mean", "sum", "max", "min", "prod", "variance"))
@@ -379,7 +386,7 @@ def _beside_constant(graph: Graph, value: relax.Expr, op: str) -> relax.Expr | N
     """Return the other operand of an op that reads a constant."""
     if not is_call_of(value, op):
         return None
-    constant = [graph.is_constant(item) for item in value.args]
+    constant = [graph.is_constant(operand) for operand in value.args]
     if constant.count(True) != 1:
         return None
     operand = value.args[constant.index(False)]
@@ -387,7 +394,7 @@ def _beside_constant(graph: Graph, value: relax.Expr, op: str) -> relax.Expr | N
 
 
 def _padded(graph: Graph, call: relax.Call) -> tuple[relax.Expr, tuple[int, ...]]:
-    """Return what a convolution reads before zeros are added, and how many it and a pad add."""
+    """Return the operand of a convolution before a pad, and the padding of both together."""
     attributes = arguments_of(call, {})[1]
     data, padding = call.args[0], attributes.get("padding")
     if not is_product(op_name(call)) or not isinstance(padding, tuple):
@@ -398,8 +405,8 @@ def _padded(graph: Graph, call: relax.Call) -> tuple[relax.Expr, tuple[int, ...]
     pad = arguments_of(source, {})[1]
     widths = np.array([int(width) for width in source.attrs.pad_width]).reshape(-1, 2)
     spatial = [index for index, axis in enumerate(str(attributes["data_layout"])) if axis in "DHW"]
-    others = np.delete(widths, spatial, 0)
-    if pad["pad_mode"] != "constant" or pad["pad_value"] != 0 or others.any():
+    not_spatial = np.delete(widths, spatial, 0)
+    if pad["pad_mode"] != "constant" or pad["pad_value"] != 0 or not_spatial.any():
         return data, padding
     added = widths[spatial].T.reshape(-1)
-    return source.args[0], tuple(int(one + two) for one, two in zip(padding, added, strict=True))
+    return source.args[0], tuple(int(sum(pair)) for pair in zip(padding, added, strict=True))

@@ -104,8 +104,8 @@ class AccuracyReport:
         return {
             "backend": BACKEND,
             "version": VERSION,
-            "layers": [_plain(item) for item in self.layers],
-            "outputs": [_plain(item) for item in self.outputs],
+            "layers": [_plain(layer) for layer in self.layers],
+            "outputs": [_plain(output) for output in self.outputs],
             "differences": list(self.differences),
         }
 
@@ -157,19 +157,19 @@ class AccuracyReport:
             raise ValueError(
                 f"The accuracy report has version {data.get('version')}; supported: {VERSION}."
             )
-        layers = tuple(_read(LayerAccuracy, item) for item in data["layers"])
-        outputs = tuple(_read(Accuracy, item) for item in data["outputs"])
+        layers = tuple(_read(LayerAccuracy, layer) for layer in data["layers"])
+        outputs = tuple(_read(Accuracy, output) for output in data["outputs"])
         return cls(layers, outputs, tuple(data["differences"]))
 
     def __str__(self) -> str:
         """Return a table, and a line for each output."""
         rows = [("layer", "ops", "runs as", "SNR in dB", "cosine", "largest error", "composite")]
-        for item in self.layers:
-            what = (item.title, item.summary, ", ".join(item.runs_as))
-            rows.append((*what, *_numbers(item), ", ".join(item.composites)))
+        for layer in self.layers:
+            head = (layer.title, layer.summary, ", ".join(layer.runs_as))
+            rows.append((*head, *_numbers(layer), ", ".join(layer.composites)))
         rows += [
-            (f"output {index}", "the whole model", "", *_numbers(item), "")
-            for index, item in enumerate(self.outputs)
+            (f"output {index}", "the whole model", "", *_numbers(output), "")
+            for index, output in enumerate(self.outputs)
         ]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = [
@@ -185,19 +185,19 @@ class AccuracyReport:
         """Return a picture: the signal-to-noise ratio of each layer, as a bar, the worst first."""
         height, left, width = 18, 330, 300
         parts = []
-        for index, item in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             top = height * (index + 2)
-            share = min(max(item.snr_db, 0.0) / _HIGHEST, 1.0)
-            kind = _kind(item)
-            what = html.escape(f"{item.title} {item.summary}")
-            runs = html.escape(f"{_decibels(item.snr_db)} dB, {', '.join(item.runs_as)}")
+            share = min(max(layer.snr_db, 0.0) / _HIGHEST, 1.0)
+            kind = _kind(layer)
+            label = html.escape(f"{layer.title} {layer.summary}")
+            runs = html.escape(f"{_decibels(layer.snr_db)} dB, {', '.join(layer.runs_as)}")
             parts += [
-                f'<text x="{left - 6}" y="{top + 13}" text-anchor="end">{what}</text>',
+                f'<text x="{left - 6}" y="{top + 13}" text-anchor="end">{label}</text>',
                 f'<rect class="{kind}" x="{left}" y="{top + 2}" '
                 f'width="{max(share * width, 1):.1f}" height="{height - 4}"/>',
                 f'<text x="{left + width + 6}" y="{top + 13}">{runs}</text>',
             ]
-        ends = ", ".join(f"{_decibels(item.snr_db)} dB" for item in self.outputs)
+        ends = ", ".join(f"{_decibels(output.snr_db)} dB" for output in self.outputs)
         title = html.escape(f"Signal-to-noise ratio of each layer; at the outputs: {ends}")
         size = f'width="{left + width + 330}" height="{height * (len(self.layers) + 3)}"'
         style = (
@@ -213,18 +213,18 @@ class AccuracyReport:
         )
 
 
-def _plain(item: Accuracy) -> dict[str, object]:
+def _plain(accuracy: Accuracy) -> dict[str, object]:
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in asdict(item).items()
+        for key, value in asdict(accuracy).items()
     }
 
 
 def _read(kind: type[T], data: JsonFields) -> T:
-    numbers = {item.name for item in fields(Accuracy)}
-    known = {item.name for item in fields(kind)}
-    # A later release may have more.
-    values = {key: value for key, value in data.items() if key in known}
+    numbers = {each.name for each in fields(Accuracy)}
+    names = {each.name for each in fields(kind)}
+    # Data of a later release may have more fields.
+    values = {key: value for key, value in data.items() if key in names}
     for key, value in values.items():
         if isinstance(value, list):
             values[key] = tuple(value)
@@ -233,65 +233,53 @@ def _read(kind: type[T], data: JsonFields) -> T:
     return kind(**values)
 
 
-def _numbers(item: Accuracy) -> tuple[str, str, str]:
-    steps = item.largest_error_steps
-    error = f"{item.largest_error:.3g}" if steps is None else f"{steps:.2f} steps"
-    return _decibels(item.snr_db), f"{item.cosine:.6f}", error
+def _numbers(accuracy: Accuracy) -> tuple[str, str, str]:
+    steps = accuracy.largest_error_steps
+    error = f"{accuracy.largest_error:.3g}" if steps is None else f"{steps:.2f} steps"
+    return _decibels(accuracy.snr_db), f"{accuracy.cosine:.6f}", error
 
 
 def _decibels(value: float) -> str:
     return "exact" if value == math.inf else f"{value:.1f}"
 
 
-def _kind(item: LayerAccuracy) -> str:
-    if any("host" in kind for kind in item.runs_as):
+def _kind(layer: LayerAccuracy) -> str:
+    if any("host" in kind for kind in layer.runs_as):
         return "host"
-    return "integer" if all("int" in kind for kind in item.runs_as) else "real"
+    return "integer" if all("int" in kind for kind in layer.runs_as) else "real"
 
 
 @dataclass
 class Sums:
-    """The accumulated errors of all batches.
-
-    Parameters
-    ----------
-    step, axis
-        The scale of the values and the axis of that; none if they are not quantized.
-    """
+    """The accumulated errors of all batches of values, quantized with the scale `step` or None."""
 
     step: Array | None = None
     axis: int = -1
     _signal: float = field(default=0.0, init=False)
     _noise: float = field(default=0.0, init=False)
     _product: float = field(default=0.0, init=False)
-    _found: float = field(default=0.0, init=False)
+    _energy: float = field(default=0.0, init=False)
     _largest: float = field(default=0.0, init=False)
     _steps: float = field(default=0.0, init=False)
 
-    def add(self, right: Array, found: Array) -> None:
-        """Add the values of a batch.
-
-        Parameters
-        ----------
-        right, found
-            Those of the float model, and of the quantized one.
-        """
-        if right.size == 0:
+    def add(self, expected: Array, actual: Array) -> None:
+        """Add a batch of values of the float model, and of the quantized one."""
+        if expected.size == 0:
             return
         steps = None if self.step is None else self.step.astype(np.float64)
         if steps is not None and steps.size > 1:
-            shape = [1] * right.ndim
+            shape = [1] * expected.ndim
             shape[self.axis] = -1
             steps = steps.reshape(shape)
-        one, two = right.astype(np.float64), found.astype(np.float64)
+        x, y = expected.astype(np.float64), actual.astype(np.float64)
         # Masks are infinite in both.
-        same = (one == two) & ~np.isfinite(one)
-        one, two = (np.where(same, 0.0, item) for item in (one, two))
-        error = np.abs(one - two)
+        same = (x == y) & ~np.isfinite(x)
+        x, y = (np.where(same, 0.0, values) for values in (x, y))
+        error = np.abs(x - y)
         error = np.where(np.isfinite(error), error, np.inf)
-        self._signal += float((one * one).sum())
-        self._found += float((two * two).sum())
-        self._product += float((one * two).sum())
+        self._signal += float((x * x).sum())
+        self._energy += float((y * y).sum())
+        self._product += float((x * y).sum())
         self._noise += float((error * error).sum())
         self._largest = max(self._largest, float(error.max()))
         if steps is not None:
@@ -302,7 +290,7 @@ class Sums:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.float64(self._signal) / self._noise
             snr = math.inf if self._noise == 0 else float(10 * np.log10(ratio))
-            norms = np.sqrt(np.float64(self._signal) * self._found)
+            norms = np.sqrt(np.float64(self._signal) * self._energy)
             cosine = 1.0 if self._noise == 0 else float(self._product / norms)
         return Accuracy(
             -math.inf if math.isnan(snr) else snr,
