@@ -114,7 +114,7 @@ def planned(lines, results, fused, computed=(), moved=()):
 
     found = Planner(nodes_of(*lines), results, ask).plan()
     texts = [" ".join(node.names[0] for node in group) for group in found.groups]
-    return texts, [node.names[0] for node in found.others], found
+    return texts, [node.names[0] for node in found.singles], found
 
 
 def test_a_product_takes_what_the_backend_fuses_behind_it():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads calibration data, and reports what is wrong with it."""
+"""Reads calibration data, and reports its faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENOUGH_TO_JUDGE = 1000
 
 
 def listed(data: Iterable[object] | None) -> list[object]:
-    """Return the batches as they are given."""
+    """Return the batches as a list, unread."""
     batched = data is None or hasattr(data, "__iter__") or hasattr(data, "__getitem__")
     if isinstance(data, Mapping | str) or hasattr(data, "shape") or not batched:
         raise ValueError(
@@ -38,15 +38,10 @@ def listed(data: Iterable[object] | None) -> list[object]:
 
 
 def read(data: Sequence[object], inputs: Inputs) -> list[Batch]:
-    """Check batches, and warn about those that yield no good scales.
-
-    `data`: each batch is a mapping of names to arrays, a sequence of arrays in the order of the
-    inputs, or the array of a single input.
-    `inputs`: the element type and the shape of each input, with None for any size.
-    """
+    """Check batches (see `read_batch`), and warn about those that yield no good scales."""
     batches = [
-        read_batch(item, f"calibration_data, batch {index}", inputs)
-        for index, item in enumerate(data)
+        read_batch(batch, f"calibration_data, batch {index}", inputs)
+        for index, batch in enumerate(data)
     ]
     samples = sum(_samples(batch) for batch in batches)
     if samples < ENOUGH:
@@ -71,7 +66,7 @@ def _samples(batch: Batch) -> int:
 
 
 def _noise(values: Array) -> str:
-    """Return which noise values look like, "" if none: in noise, neighbours are unrelated."""
+    """Return the kind of noise that values look like, or ""; in noise, neighbours are unrelated."""
     count = values.size
     if values.dtype.kind != "f" or count < _ENOUGH_TO_JUDGE:
         return ""

@@ -21,7 +21,7 @@ from ...backend.table.compositions import Composition, Kind
 from ...backend.table.patterns import TABLE
 
 COMPUTES, MOVES = "computes", "moves"
-"""What an op does with integers: compute with them in a composite, or only move them."""
+"""Whether an op computes with integers in a composite, or only moves them."""
 
 _LONGEST = 8
 _REFUSALS = 2
@@ -47,10 +47,9 @@ class Node:
 
     `index`: its place in the order of the model.
     `names`: the names that users may give: its own, and those of its results.
-    `inputs`: the tensors of real numbers that it reads, without constants.
-    `outputs`: its results.
+    `inputs`: the real tensors that it reads, without constants.
     `is_product`: whether it is a convolution or a matrix product.
-    `is_real`: whether its results are tensors of real numbers, so that they can be quantized.
+    `is_real`: whether its results are real, so that they can be quantized.
     """
 
     index: int
@@ -64,8 +63,8 @@ class Node:
 Group = tuple[Node, ...]
 Tensors = frozenset[str]
 Ask = Callable[[Group, Tensors], str | None]
-"""What the backend does with these ops as integers: `COMPUTES`, `MOVES`, or None. Some of the
-tensors that they read and return are int16."""
+"""Returns what the backend does with ops as integers, of which these tensors are int16: `COMPUTES`,
+`MOVES`, or None."""
 _Answer = Callable[[Group], str | None]
 
 
@@ -73,15 +72,14 @@ _Answer = Callable[[Group], str | None]
 class Plan:
     """What is quantized.
 
-    `groups`: products, each with what is computed in the same composite. Inside a composite, all
-    values are real.
-    `others`: other ops between tensors of integers.
-    `tied`: tensors that have one scale, since an op only moves their elements.
-    `wide`: tensors that are int16, whatever the others are.
+    `groups`: products, each with the ops of its composite, inside which all values are real.
+    `singles`: single ops between tensors of integers.
+    `tied`: tensors that share a scale, since an op only moves their elements.
+    `wide`: tensors that are int16, whatever the type of the rest.
     """
 
     groups: tuple[Group, ...]
-    others: Group
+    singles: Group
     tied: tuple[tuple[str, ...], ...]
     wide: Tensors = frozenset()
 
@@ -93,20 +91,17 @@ class Plan:
 
     @property
     def units(self) -> tuple[Group, ...]:
-        """The groups, and the others as groups of one."""
-        return (*self.groups, *((node,) for node in self.others))
+        """The groups, and the single ops as groups of one."""
+        return (*self.groups, *((node,) for node in self.singles))
 
     @property
     def quantized(self) -> set[str]:
-        """The tensors that are integers: those that an op reads as such."""
+        """The tensors that ops read as integers."""
         return {name for group in self.units for name in inputs_of(group)}
 
 
 def inputs_of(group: Group) -> list[str]:
-    """Return the tensors that a group reads from outside of it.
-
-    Tensors of real numbers, without constants.
-    """
+    """Return the real tensors from outside that a group reads, without constants."""
     made = {name for node in group for name in node.outputs}
     return [
         name for name in dict.fromkeys(n for node in group for n in node.inputs) if name not in made
@@ -114,7 +109,7 @@ def inputs_of(group: Group) -> list[str]:
 
 
 def edges_of(group: Group) -> Tensors:
-    """Return the tensors that a group reads from outside of it, and its result."""
+    """Return the inputs of a group, and its result."""
     return frozenset((*inputs_of(group), *group[-1].outputs))
 
 
@@ -122,12 +117,8 @@ class Planner:
     """Chooses the ops to quantize.
 
     Products are quantized if the backend computes them with integers, together with the ops that it
-    fuses after them. Others are if all their operands are already integers and an integer op reads
-    their result: a result for an op on real numbers is not rounded.
-
-    `nodes`: the ops of the model, in its order.
-    `results`: the results of the model.
-    `ask`: asks the backend.
+    fuses after them. Other ops are quantized if all their operands are integers already and an
+    integer op reads their result: a result for an op on real numbers is not rounded.
     """
 
     def __init__(self, nodes: Sequence[Node], results: Iterable[str], ask: Ask) -> None:
@@ -136,10 +127,7 @@ class Planner:
         self._graph = _Graph(nodes, results)
 
     def plan(self, excluded: Collection[int] = (), wide: Collection[int] = ()) -> Plan:
-        """Return what is quantized.
-
-        Without groups if the backend computes no product with integers.
-        """
+        """Return the plan, without groups if the backend computes no product with integers."""
         wide = set(wide)
         while True:
             chosen = self._plan(excluded, wide)
@@ -172,12 +160,12 @@ class Planner:
                 return None
             return self._answer(group, frozenset() if indices.isdisjoint(wide) else edges_of(group))
 
-        unwanted: set[int] = set()
+        declined: set[int] = set()
         while True:
-            groups = self._graph.groups(answer, unwanted)
-            others = self._graph.others(groups, answer)
+            groups = self._graph.groups(answer, declined)
+            singles = self._graph.singles(groups, answer)
             quantized = {name for group in groups for name in group[-1].outputs}
-            quantized |= {name for node in others for name in node.outputs}
+            quantized |= {name for node in singles for name in node.outputs}
             # Do not quantize a tensor just for an addition.
             alone = {
                 node.index
@@ -187,23 +175,23 @@ class Planner:
             }
             if not alone:
                 break
-            unwanted |= alone
-        tied = tuple((*node.inputs, *node.outputs) for node in others if answer((node,)) == MOVES)
-        return Plan(groups, others, tied)
+            declined |= alone
+        tied = tuple((*node.inputs, *node.outputs) for node in singles if answer((node,)) == MOVES)
+        return Plan(groups, singles, tied)
 
 
 def _wide_tensors(plan: Plan, wide: Collection[int]) -> Tensors:
-    """Return the tensors that ops of int16 read and write, and those that are tied to them."""
-    found: set[str] = set()
+    """Return the tensors that ops of int16 read and write, and all tied to these."""
+    tensors: set[str] = set()
     for group in plan.units:
         if not {node.index for node in group}.isdisjoint(wide):
-            found |= edges_of(group)
-    found &= plan.quantized
+            tensors |= edges_of(group)
+    tensors &= plan.quantized
     size = -1
-    while size != len(found):
-        size = len(found)
-        found.update(*(names for names in plan.tied if not found.isdisjoint(names)))
-    return frozenset(found)
+    while size != len(tensors):
+        size = len(tensors)
+        tensors.update(*(names for names in plan.tied if not tensors.isdisjoint(names)))
+    return frozenset(tensors)
 
 
 class _Graph:
@@ -217,26 +205,26 @@ class _Graph:
             for name in dict.fromkeys(node.inputs):
                 self.readers.setdefault(name, []).append(node)
 
-    def groups(self, ask: _Answer, unwanted: set[int]) -> tuple[Group, ...]:
-        taken: set[int] = set()
+    def groups(self, ask: _Answer, declined: set[int]) -> tuple[Group, ...]:
+        grouped: set[int] = set()
         groups: list[Group] = []
         for node in self.nodes:
             if not node.is_product or not node.is_real or ask((node,)) != COMPUTES:
                 continue
             group: Group = (node,)
-            longer, refusals = self._longer(group, taken | unwanted), 0
+            longer, refusals = self._longer(group, grouped | declined), 0
             while longer and refusals < _REFUSALS:
                 if ask(longer) == COMPUTES:
                     group, refusals = longer, 0
                 else:
                     refusals += 1
-                longer = self._longer(longer, taken | unwanted)
-            taken |= {member.index for member in group}
+                longer = self._longer(longer, grouped | declined)
+            grouped |= {member.index for member in group}
             groups.append(group)
         return tuple(groups)
 
-    def _longer(self, group: Group, taken: set[int]) -> Group:
-        """Extend the group by the following ops as long as it has one result; empty if none."""
+    def _longer(self, group: Group, grouped: set[int]) -> Group:
+        """Return the group with the next ops until it has one result again, or ()."""
         members = list(group)
         while len(members) < _LONGEST:
             inside = {member.index for member in members}
@@ -248,16 +236,16 @@ class _Graph:
             ]
             if not following or self.results.intersection(self._open(members)):
                 return ()
-            new = min(following, key=lambda node: node.index)
-            if new.is_product or not new.is_real or new.index in taken:
+            nearest = min(following, key=lambda node: node.index)
+            if nearest.is_product or not nearest.is_real or nearest.index in grouped:
                 return ()
-            members.append(new)
+            members.append(nearest)
             if len(self._open(members)) == 1:
                 return tuple(members)
         return ()
 
     def _open(self, members: Sequence[Node]) -> list[str]:
-        """Return the results of ops that are read outside of them."""
+        """Return the results that ops outside, or the model, read."""
         inside = {member.index for member in members}
         return [
             name
@@ -267,16 +255,16 @@ class _Graph:
             or any(reader.index not in inside for reader in self.readers.get(name, ()))
         ]
 
-    def others(self, groups: tuple[Group, ...], ask: _Answer) -> Group:
+    def singles(self, groups: tuple[Group, ...], ask: _Answer) -> Group:
         grouped = {node.index for group in groups for node in group}
         fixed = {name for group in groups for name in group[-1].outputs}
         integers = set(fixed)
         chosen: list[Node] = []
         for node in self.nodes:
             # Quantize a model output only if a product also reads it.
-            known = node.inputs and (integers - self.results).issuperset(node.inputs)
+            reads_integers = node.inputs and (integers - self.results).issuperset(node.inputs)
             free = node.index not in grouped and node.is_real and not node.is_product
-            if known and free and ask((node,)) is not None:
+            if reads_integers and free and ask((node,)) is not None:
                 chosen.append(node)
                 integers.update(node.outputs)
         while True:
@@ -297,18 +285,15 @@ class _Graph:
 
 
 class Backend:
-    """Asks the backend what it does with a small quantized model.
-
-    `options`: as for the partitioning.
-    """
+    """Asks the backend what it does with a small quantized model."""
 
     def __init__(self, options: Source) -> None:
         self._options = options
         self.reasons: dict[str, None] = {}
-        """Why something was refused, in the order of asking."""
+        """The reasons of refusals, in the order of asking."""
 
     def answer(self, mod: tvm.IRModule, inputs: int, results: int) -> str | None:
-        """Return what a model does between quantize and dequantize at its edges."""
+        """Return what a model does between the quantize and dequantize at its edges."""
         partitioned = partition_for(
             mod,
             options=self._options,
@@ -337,7 +322,7 @@ class Backend:
 
 
 def _is_of_integers(composition: Composition | None) -> bool:
-    # A softmax or a norm is more exact with real numbers, which it computes with anyway.
+    # A softmax or norm computes with real numbers anyway, so real operands are more exact.
     if composition is None or composition.op.inside == "reals":
         return False
     return composition.kind.is_quantized

@@ -26,14 +26,14 @@ _TAKEN_APART = (
     _ATEN.rnn_tanh_cell.default,
     _ATEN.tensordot.default,
 )
-"""Ops that PyTorch itself writes as products and others."""
+"""Ops that PyTorch itself decomposes into products and other ops."""
 
 _SAME = {
     *(target for target in PRODUCTS if "padding" not in str(target)),
     _ATEN.max_pool2d.default,
     _ATEN.transpose.int,
 }
-"""Ops that the importer reads as one, whether PyTorch takes them apart or not."""
+"""Ops that the importer reads as one, whether PyTorch decomposes them or not."""
 
 
 def exported(model: torch.nn.Module, example: Any) -> torch.export.ExportedProgram:
@@ -41,10 +41,10 @@ def exported(model: torch.nn.Module, example: Any) -> torch.export.ExportedProgr
     if model.training:
         raise ValueError("The model is in training mode: call model.eval() first.")
     if isinstance(example, Mapping):
-        arguments, named = (), {name: torch.as_tensor(item) for name, item in example.items()}
+        arguments, named = (), {name: torch.as_tensor(array) for name, array in example.items()}
     else:
-        given = [example] if hasattr(example, "shape") else list(example or ())
-        arguments, named = tuple(map(torch.as_tensor, given)), {}
+        arrays = [example] if hasattr(example, "shape") else list(example or ())
+        arguments, named = tuple(map(torch.as_tensor, arrays)), {}
     try:
         with quiet(), torch.no_grad():
             return torch.export.export(model, arguments, named)
@@ -56,10 +56,7 @@ def exported(model: torch.nn.Module, example: Any) -> torch.export.ExportedProgr
 
 
 def simplified(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Return a program in which products are ops of their own, and each op has one result.
-
-    The same one if there is nothing to take apart.
-    """
+    """Return a program in which products are ops of their own, and each op has one result."""
     table = torch.export.default_decompositions()
     rules = {**{target: table[target] for target in _TAKEN_APART}, **_RULES}
     if rules.keys().isdisjoint(node.target for node in program.graph.nodes):
@@ -71,10 +68,7 @@ def simplified(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
 def reads_differently(
     nodes: Iterable[fx.Node], table: Mapping[torch._ops.OperatorBase, object]
 ) -> bool:
-    """Whether the importer sees other ops if it takes some nodes apart first.
-
-    `table`: what PyTorch takes apart, which takes most of the time of reading a small program.
-    """
+    """Whether decomposing nodes by a table changes what the importer reads; it takes long."""
     return any(node.target in table and node.target not in _SAME for node in nodes)
 
 
@@ -162,4 +156,4 @@ _RULES = {
     _ATEN.split_with_sizes.default: _parts,
     _ATEN.unbind.int: _unbind,
 }
-"""What stands for an op of PyTorch."""
+"""Functions that replace ops of PyTorch."""

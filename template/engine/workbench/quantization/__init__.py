@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantizes float models for this backend, with the tools that users have.
 
-`onnxruntime.quantization` and torchao's PT2E calibrate and quantize; the backend decides which ops
-(`planning`).
+`onnxruntime.quantization` and torchao's PT2E calibrate, and quantize the ops of the plan.
 """
 
 from __future__ import annotations
@@ -53,10 +52,12 @@ def quantize_for(
         )
     if max_loss is not None:
         check_loss(max_loss)
-    keep_float, int16 = ((item,) if isinstance(item, str) else item for item in (keep_float, int16))
-    given = data.listed(calibration_data)
-    source = _open(model, method, given[0])
-    batches = data.read(given, source.inputs)
+    keep_float, int16 = (
+        (names,) if isinstance(names, str) else names for names in (keep_float, int16)
+    )
+    samples = data.listed(calibration_data)
+    source = _open(model, method, samples[0])
+    batches = data.read(samples, source.inputs)
     backend = Backend(options)
     with Progress() as progress:
         for form in _forms(source, activations):
@@ -78,10 +79,10 @@ def quantize_for(
                 _check_wide(nodes, wide, chosen, backend)
                 break
         else:
-            found = [*list(backend.reasons)[:_REASONS], *source.unsupported[:_REASONS]]
-            reasons = "; ".join(found)
             names = ", ".join(node.names[0] for node in nodes if node.is_product)
-            reasons = reasons or (
+            reasons = "; ".join(
+                [*list(backend.reasons)[:_REASONS], *source.unsupported[:_REASONS]]
+            ) or (
                 f"none of {names} is one composite between dequantize and quantize"
                 if names
                 else "it has no convolution and no matrix product"
@@ -97,23 +98,23 @@ def quantize_for(
 
 
 def _without_scale(nodes: Iterable[Node], zeros: set[str], excluded: set[int]) -> set[int]:
-    """Return the ops that read a tensor whose values yield no scale."""
-    found = set()
+    """Return the ops that read a tensor of zeros, which yields no scale."""
+    readers = set()
     for node in nodes:
         read = zeros.intersection(node.inputs)
         if read:
-            found.add(node.index)
+            readers.add(node.index)
         if read and node.is_product and node.index not in excluded:
             warnings.warn(
                 f"The tensor '{min(read)}' is 0 throughout for the calibration data, so that it "
                 f"has no scale: '{node.names[0]}', which reads it, stays in float.",
                 stacklevel=4,
             )
-    return found
+    return readers
 
 
 def _check_wide(nodes: Iterable[Node], wide: set[int], chosen: Plan, backend: Backend) -> None:
-    """Refuse products that are to be int16 and are not."""
+    """Refuse products that a user wants in int16 and the plan leaves in float."""
     quantized = {node.index for node in chosen.nodes}
     for node in nodes:
         if node.is_product and node.index in wide - quantized:
@@ -154,25 +155,27 @@ def _open(model: object, method: str, example: object) -> OnnxModel | TorchModel
     )
 
 
-def _check_method(tool: str, method: str, known: Iterable[str]) -> None:
-    if method not in known:
-        raise ValueError(f"method is '{method}'; {tool} has {', '.join(known)}.")
+def _check_method(tool: str, method: str, methods: Iterable[str]) -> None:
+    if method not in methods:
+        raise ValueError(f"method is '{method}'; {tool} has {', '.join(methods)}.")
 
 
 def _forms(source: object, activations: str | None) -> Iterable[Form]:
     """Generate the forms of integers to try, the preferred one first."""
     products = [op for op in TABLE.ops if op.is_product]
     dtypes = (name for op in products if op.quantized for name in op.quantized.dtypes)
-    known = list(dict.fromkeys(dtypes))
-    if not known or not TABLE.computes_quantized:
+    supported = list(dict.fromkeys(dtypes))
+    if not supported or not TABLE.computes_quantized:
         raise ValueError(
             "This backend computes no products of integers. Its table needs quantize, dequantize, "
             "and a convolution or matmul whose limits name types in quantized; dtypes of CHIP in "
             "vendor/capabilities.py must also have these types."
         )
-    if activations is not None and activations not in known:
-        raise ValueError(f"activations is '{activations}'; this backend has {', '.join(known)}.")
-    for name in known if activations is None else [activations]:
+    if activations is not None and activations not in supported:
+        raise ValueError(
+            f"activations is '{activations}'; this backend has {', '.join(supported)}."
+        )
+    for name in supported if activations is None else [activations]:
         for per_channel in (True, False):
             for symmetric in (False, True) if name != "int16" else (True,):
                 yield Form(name, symmetric, per_channel)

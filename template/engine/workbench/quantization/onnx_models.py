@@ -55,10 +55,7 @@ _TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType
 
 
 class OnnxModel:
-    """A float model in ONNX that can be quantized, in whole or in part.
-
-    `model`: an `onnx.ModelProto`, or the path of a file.
-    """
+    """A float model in ONNX that can be quantized, in whole or in part."""
 
     def __init__(self, model: ModelProto | str | os.PathLike[str]) -> None:
         if isinstance(model, (str, os.PathLike)):
@@ -66,7 +63,7 @@ class OnnxModel:
         self.original = model
         self.reference = _prepared(model)
         graph = self.reference.graph
-        self._constants = {item.name: item for item in graph.initializer}
+        self._constants = {constant.name: constant for constant in graph.initializer}
         self._nodes = {index: node for index, node in enumerate(graph.node)}
         self._checked: set[str] = set()
         self._shapes: dict[str, ValueInfoProto] = {}
@@ -75,17 +72,17 @@ class OnnxModel:
     @property
     def inputs(self) -> dict[str, tuple[str, list[int | None]]]:
         """The element type and shape of each input, with None for any size."""
-        found = {}
+        inputs = {}
         for value in self.reference.graph.input:
             tensor = value.type.tensor_type
             dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
             sizes = [size.dim_value or None for size in tensor.shape.dim]
-            found[value.name] = (dtype, sizes)
-        return found
+            inputs[value.name] = (dtype, sizes)
+        return inputs
 
     @property
     def unchanged(self) -> ModelProto:
-        """What is returned if nothing is quantized."""
+        """The model to return if nothing is quantized."""
         return self.original
 
     @property
@@ -100,8 +97,8 @@ class OnnxModel:
     @property
     def zeros(self) -> set[str]:
         """The tensors that are 0 throughout for the calibration data, except inputs."""
-        found = {name for name, (low, high) in self._ranges.items() if low == high == 0}
-        return found.difference(self.inputs)
+        zeros = {name for name, (low, high) in self._ranges.items() if low == high == 0}
+        return zeros.difference(self.inputs)
 
     @property
     def results(self) -> list[str]:
@@ -119,7 +116,7 @@ class OnnxModel:
                 tuple(node.output),
                 node.op_type in _PRODUCTS,
                 all(name in real for name in node.output if name)
-                and not any(item.HasField("g") for item in node.attribute),
+                and not any(attribute.HasField("g") for attribute in node.attribute),
             )
             for index, node in self._nodes.items()
         ]
@@ -150,15 +147,15 @@ class OnnxModel:
                 extra_options={**options, "symmetric": form.symmetric},
             )
             calibrator.collect_data(_Reader(batches))
-            found = calibrator.compute_data()
-        for name, item in found.items():
-            low, high = (np.asarray(end).reshape(-1) for end in item.range_value)
+            ranges = calibrator.compute_data()
+        for name, data in ranges.items():
+            low, high = (np.asarray(end).reshape(-1) for end in data.range_value)
             self._ranges[name] = (low.min(), high.max())
 
     # ---- Quantization ---------------------------------------------------------------------------
 
     def ask(self, backend: Backend, form: Form, group: Group, wide: Tensors) -> str | None:
-        """Return what the backend does with some ops between quantize and dequantize."""
+        """Return what the backend does with these ops between quantize and dequantize."""
         nodes = [self._nodes[node.index] for node in group]
         self._check_weights(nodes)
         made = {name for node in nodes for name in node.output}
@@ -202,12 +199,9 @@ class OnnxModel:
                 self._checked.add(node.name)
 
     def quantize(self, plan: Plan, form: Form) -> ModelProto:
-        """Return the model with the ops of a plan quantized.
-
-        An `onnx.ModelProto`, with QuantizeLinear and DequantizeLinear around integers.
-        """
+        """Return the model with QuantizeLinear and DequantizeLinear around the ops of a plan."""
         for group in plan.units:
-            for name in (item for node in group for item in node.inputs if item in plan.quantized):
+            for name in (read for node in group for read in node.inputs if read in plan.quantized):
                 check_range(name, *self._ranges[name], group[0].names[0])
         return self._quantized(
             copy.deepcopy(self.reference),
@@ -223,18 +217,18 @@ class OnnxModel:
         self,
         model: ModelProto,
         nodes: Group,
-        wanted: Collection[str],
+        integers: Collection[str],
         form: Form,
         tied: Iterable[Sequence[str]],
         entering: Iterable[str],
         wide: Tensors,
     ) -> ModelProto:
-        """Quantize a model, with integers only in the tensors that are wanted."""
+        """Quantize a model, in which only the tensors `integers` are integers."""
         ranges = _one_range(self._ranges, tied)
         data = {
             name: TensorData(lowest=low, highest=high)
             for name, (low, high) in ranges.items()
-            # ONNX Runtime stops at others, also where the tensor stays real.
+            # ONNX Runtime stops at other ranges, even of a tensor that stays real.
             if np.isfinite([low, high]).all()
         }
         types = sorted({self._nodes[node.index].op_type for node in nodes})
@@ -242,7 +236,7 @@ class OnnxModel:
         for node in reversed(nodes):
             # ONNX Runtime gives ops that only move elements the type of their input.
             if not overrides.isdisjoint(node.outputs):
-                overrides.update(name for name in node.inputs if name not in wanted)
+                overrides.update(name for name in node.inputs if name not in integers)
         options = {
             "ActivationSymmetric": form.symmetric,
             "ForceQuantizeNoInputCheck": True,
@@ -269,7 +263,7 @@ class OnnxModel:
             for name in entering:
                 quantizer.quantize_activation_tensor(name)
             quantizer.quantize_model()
-            _without_pairs(quantizer.model.model.graph, wanted, self._constants)
+            _without_pairs(quantizer.model.model.graph, integers, self._constants)
         _sort(quantizer.model.model.graph)
         return quantizer.model.model
 
@@ -284,11 +278,11 @@ class OnnxModel:
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        return [[np.asarray(item) for item in session.run(None, batch)] for batch in batches]
+        return [[np.asarray(result) for result in session.run(None, batch)] for batch in batches]
 
 
 class _Reader:
-    """Hands out batches as ONNX Runtime wants them."""
+    """Gives batches to ONNX Runtime."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self._batches = iter(batches)
@@ -309,7 +303,8 @@ def _prepared(model: ModelProto) -> ModelProto:
                 f"The model is quantized already: it has {node.op_type} (node '{node.name}'). "
                 "Give the float model."
             )
-    opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 0)
+    versions = {each.domain: each.version for each in model.opset_import}
+    opset = versions.get("", versions.get("ai.onnx", 0))
     if opset < _LEAST_OPSET:
         try:
             model = version_converter.convert_version(model, _OPSET)
@@ -323,7 +318,7 @@ def _prepared(model: ModelProto) -> ModelProto:
     if model.ir_version < 4:
         model.ir_version = 8
     # Old models list their weights among the inputs, which would not be folded.
-    weights = {item.name for item in model.graph.initializer}
+    weights = {weight.name for weight in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
@@ -331,7 +326,7 @@ def _prepared(model: ModelProto) -> ModelProto:
     _name_nodes(model.graph.node, taken)
     with tempfile.TemporaryDirectory() as directory, quiet():
         source, folded = (str(Path(directory) / name) for name in ("float.onnx", "folded.onnx"))
-        # It takes paths; some models in memory fail.
+        # By path, since some models in memory fail.
         onnx.save(model, source)
         # Batch norms become part of convolutions.
         quant_pre_process(source, folded, skip_symbolic_shape=True)
@@ -341,7 +336,7 @@ def _prepared(model: ModelProto) -> ModelProto:
 
 
 def _sort(graph: GraphProto) -> None:
-    """Put nodes after those that they read, also in subgraphs, which ONNX Runtime does not see."""
+    """Put nodes after their producers; ONNX Runtime overlooks what subgraphs read."""
     producers = {name: node for node in graph.node for name in node.output if name}
     done: set[str] = set()
     result: list[NodeProto] = []
@@ -380,7 +375,7 @@ def _name_nodes(nodes: Iterable[NodeProto], taken: set[str]) -> None:
 
 
 def _read(node: NodeProto) -> list[str]:
-    """Return the tensors that a node reads, also those that its subgraphs read."""
+    """Return the tensors that a node and its subgraphs read."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -402,12 +397,14 @@ def _one_range(
         classes.update(dict.fromkeys(whole, whole))
     result = dict(ranges)
     for name, whole in classes.items():
-        known = [ranges[item] for item in whole if item in ranges]
-        result[name] = (min(item[0] for item in known), max(item[1] for item in known))
+        lows, highs = zip(*(ranges[member] for member in whole if member in ranges), strict=True)
+        result[name] = (min(lows), max(highs))
     return result
 
 
-def _without_pairs(graph: GraphProto, wanted: Collection[str], constants: Collection[str]) -> None:
+def _without_pairs(
+    graph: GraphProto, integers: Collection[str], constants: Collection[str]
+) -> None:
     """Drop the pairs of QuantizeLinear and DequantizeLinear around tensors that stay real."""
     by_input: dict[str, list[NodeProto]] = {}
     for node in graph.node:
@@ -420,17 +417,19 @@ def _without_pairs(graph: GraphProto, wanted: Collection[str], constants: Collec
     for node in graph.node:
         if node.op_type != "QuantizeLinear" or node.input[0] in constants:
             continue
-        after = [item for item in by_input[node.output[0]] if item.op_type == "DequantizeLinear"]
-        names = {item.output[0] for item in after} & results
-        # ONNX Runtime renames those of the model's results that it quantizes.
+        after = [
+            reader for reader in by_input[node.output[0]] if reader.op_type == "DequantizeLinear"
+        ]
+        names = {dequantize.output[0] for dequantize in after} & results
+        # ONNX Runtime renames the results that it quantizes.
         tensor = names.pop() if names else node.input[0]
-        if tensor in wanted:
+        if tensor in integers:
             continue
         dropped += [node, *after]
         if tensor in results:
             renamed[node.input[0]] = tensor
         else:
-            real.update({item.output[0]: node.input[0] for item in after})
+            real.update({dequantize.output[0]: node.input[0] for dequantize in after})
     for node in dropped:
         graph.node.remove(node)
     for node in graph.node:
@@ -439,6 +438,6 @@ def _without_pairs(graph: GraphProto, wanted: Collection[str], constants: Collec
         for index, name in enumerate(node.output):
             node.output[index] = renamed.get(name, name)
     used = {name for node in graph.node for name in _read(node)} | results
-    kept = [item for item in graph.initializer if item.name in used]
+    kept = [constant for constant in graph.initializer if constant.name in used]
     del graph.initializer[:]
     graph.initializer.extend(kept)

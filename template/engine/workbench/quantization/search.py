@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses what is int16 or float: by name, or until the accuracy is reached."""
+"""Chooses the ops that become int16 or float: by name, or until the accuracy is reached."""
 
 from __future__ import annotations
 
@@ -31,30 +31,24 @@ _MEASURED = 4
 
 def matching(nodes: Sequence[Node], names: Collection[str], argument: str) -> set[int]:
     """Return the ops that a user names."""
-    found: set[int] = set()
+    indices: set[int] = set()
     for pattern in names:
         fitting = {
             node.index for node in nodes if any(fnmatchcase(name, pattern) for name in node.names)
         }
         if not fitting:
-            known = ", ".join(node.names[0] for node in nodes if node.is_product)
+            products = ", ".join(node.names[0] for node in nodes if node.is_product)
             raise ValueError(
-                f"{argument}: no op or result is called '{pattern}'; the products are {known}."
+                f"{argument}: no op or result is called '{pattern}'; the products are {products}."
             )
-        found |= fitting
-    return found
+        indices |= fitting
+    return indices
 
 
 class Search:
     """Makes the layers that hurt most int16, then float, until the accuracy is reached.
 
     How much a layer hurts is the error of the model's results when only this layer is quantized.
-
-    `source`: the model.
-    `planner`: chooses what is quantized.
-    `form`: how tensors are written as integers.
-    `batches`: calibration data.
-    `progress`: receives messages about what happens.
     """
 
     def __init__(
@@ -75,10 +69,7 @@ class Search:
         excluded: Collection[int],
         wide: Collection[int],
     ) -> ModelProto | ExportedProgram:
-        """Return a quantized model that is accurate enough.
-
-        Quantized; the float model if nothing less is accurate enough.
-        """
+        """Return a quantized model that is accurate enough, or else the float model."""
         self._progress.show("evaluating the float model")
         accuracy = _measured(evaluate(self._source.original))
         if np.isnan(accuracy):
@@ -99,15 +90,15 @@ class Search:
                 if self._form.activations != "int16":
                     able = filter(self._planner.computes_wide, narrow)
                     order += [(group, widened, "becomes int16") for group in able]
-            worst, indices, what = order.pop()
+            worst, indices, change = order.pop()
             indices.add(worst[0].index)
             self._progress.tell(
-                f"accuracy {accuracy:.4g}, wanted {goal:.4g}: '{worst[0].names[0]}' {what}"
+                f"accuracy {accuracy:.4g}, wanted {goal:.4g}: '{worst[0].names[0]}' {change}"
             )
         return self._source.unchanged
 
     def _by_harm(self, chosen: Plan) -> list[Group]:
-        """Return the groups, the one that hurts most last."""
+        """Return the groups, the most harmful last."""
         exact = self._source.run(self._source.reference, self._batches)
         harm: dict[int, float] = {}
         for number, group in enumerate(chosen.groups, 1):
@@ -125,7 +116,7 @@ def check_loss(max_loss: object) -> None:
 
 
 def _measured(accuracy: SupportsFloat) -> float:
-    """Return what a function of the user measures as a number."""
+    """Return a result of the user's function as a number."""
     try:
         if not isinstance(accuracy, str | bytes):
             return float(accuracy)
@@ -137,13 +128,13 @@ def _measured(accuracy: SupportsFloat) -> float:
     )
 
 
-def _error(found: Sequence[Sequence[Array]], exact: Sequence[Sequence[Array]]) -> float:
+def _error(results: Sequence[Sequence[Array]], exact: Sequence[Sequence[Array]]) -> float:
     """Return the ratio of the error's energy to the result's, summed over all results."""
     total = 0.0
-    for one, other in zip(found, exact, strict=True):
-        for result, right in zip(one, other, strict=True):
-            if right.dtype.kind == "f":
-                wanted = right.astype("float64")
-                error = result.astype("float64") - wanted
-                total += float((error**2).sum() / max((wanted**2).sum(), 1e-30))
+    for batch, exact_batch in zip(results, exact, strict=True):
+        for result, exact_result in zip(batch, exact_batch, strict=True):
+            if exact_result.dtype.kind == "f":
+                expected = exact_result.astype("float64")
+                error = result.astype("float64") - expected
+                total += float((error**2).sum() / max((expected**2).sum(), 1e-30))
     return total

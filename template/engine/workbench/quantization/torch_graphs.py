@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantization asks about graphs of PyTorch, and the nodes it adds to them."""
+"""Questions of quantization about graphs of PyTorch, and the nodes that it adds to them."""
 
 from __future__ import annotations
 
@@ -49,14 +49,16 @@ _STEP, _ZERO = 0.05, 3
 
 
 def constants_of(graph: fx.Graph) -> dict[fx.Node, None]:
-    """Return the values known before the model runs: its weights, and those computed from them."""
-    found: dict[fx.Node, None] = {}
+    """Return the weights, and all values computed from them alone."""
+    constants: dict[fx.Node, None] = {}
     for node in graph.nodes:
-        known = node.op == "call_function" and all(item in found for item in node.all_input_nodes)
+        is_fixed = node.op == "call_function" and all(
+            operand in constants for operand in node.all_input_nodes
+        )
         tags = getattr(node.target, "tags", ())
-        if node.op == "get_attr" or (known and torch.Tag.nondeterministic_seeded not in tags):
-            found[node] = None
-    return found
+        if node.op == "get_attr" or (is_fixed and torch.Tag.nondeterministic_seeded not in tags):
+            constants[node] = None
+    return constants
 
 
 def is_real(node: fx.Node) -> bool:
@@ -67,24 +69,24 @@ def is_real(node: fx.Node) -> bool:
 
 def unsupported(nodes: Iterable[fx.Node]) -> list[str]:
     """Return which products stay in float, and why."""
-    found = []
+    reasons = []
     for node in nodes:
         value = node.meta.get("val")
         if node.target in _OTHER_PRODUCTS:
-            found.append(f"'{node.name}' is {node.target}, which stays in float")
+            reasons.append(f"'{node.name}' is {node.target}, which stays in float")
         elif node.target in PRODUCTS and isinstance(value, torch.Tensor) and not is_real(node):
             kind = str(value.dtype).removeprefix("torch.")
-            found.append(
+            reasons.append(
                 f"'{node.name}' computes with {kind}, and float32 is quantized: model.float() "
                 "converts a module"
             )
-    return found
+    return reasons
 
 
 def paths_of(node: fx.Node) -> list[str]:
-    """Return the path of the module that an op is of, as users know it."""
+    """Return the path of an op's module, as users know it."""
     stack = node.meta.get("nn_module_stack") or {}
-    names = [str(item[0]) for item in stack.values() if item and item[0]]
+    names = [str(module[0]) for module in stack.values() if module and module[0]]
     return names[-1:]
 
 
@@ -95,7 +97,7 @@ def value_of(module: torch.nn.Module, path: str) -> torch.Tensor:
 
 
 def hint(size: int | torch.SymInt) -> int:
-    """Return a size, in the example if it may be any."""
+    """Return a size; of an open one, that in the example."""
     return size if isinstance(size, int) else int(size.node.hint)
 
 
@@ -111,9 +113,9 @@ def both(graph: fx.Graph, value: fx.Node, form: Form) -> fx.Node:
     ops, dtype = torch.ops.quantized_decomposed, TYPES[form.activations]
     ends = torch.iinfo(dtype)
     zero = (ends.min + ends.max + 1) // 2 if form.symmetric else ends.min + _ZERO
-    given = (_STEP, zero, ends.min, ends.max, dtype)
-    integers = graph.call_function(ops.quantize_per_tensor.default, (value, *given))
-    return graph.call_function(ops.dequantize_per_tensor.default, (integers, *given))
+    parameters = (_STEP, zero, ends.min, ends.max, dtype)
+    integers = graph.call_function(ops.quantize_per_tensor.default, (value, *parameters))
+    return graph.call_function(ops.dequantize_per_tensor.default, (integers, *parameters))
 
 
 def dequantized(
@@ -128,10 +130,10 @@ def dequantized(
     if not form.per_channel:
         step = float(value.abs().max()) / 127 or 1.0
         integers = buffer((value / step).round().to(torch.int8))
-        given = (step, 0, -127, 127, torch.int8)
-        return graph.call_function(ops.dequantize_per_tensor.default, (integers, *given))
-    others = [index for index in range(value.ndim) if index != axis]
-    steps = value.abs().amax(others, keepdim=True).clamp(min=1e-12) / 127
+        parameters = (step, 0, -127, 127, torch.int8)
+        return graph.call_function(ops.dequantize_per_tensor.default, (integers, *parameters))
+    axes = [index for index in range(value.ndim) if index != axis]
+    steps = value.abs().amax(axes, keepdim=True).clamp(min=1e-12) / 127
     integers = buffer((value / steps).round().to(torch.int8))
     scales = buffer(steps.reshape(-1))
     zeros = buffer(torch.zeros(value.shape[axis], dtype=torch.int64))
@@ -143,7 +145,7 @@ def dynamic_shapes(
     inputs: Mapping[str, tuple[str, Sequence[int | None]]],
     example: tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]],
 ) -> dict[str, dict[int, object]] | tuple[dict[int, object], ...] | None:
-    """Return which sizes of the inputs may be any, as torch.export wants it."""
+    """Return the open sizes of the inputs, in the form of torch.export."""
     sizes = [
         {axis: torch.export.Dim.AUTO for axis, size in enumerate(shape) if size is None}
         for _, shape in inputs.values()
@@ -158,13 +160,13 @@ class Zeros(fx.Interpreter):  # type: ignore[misc]
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.found = {
+        self.zeros = {
             node.name for node in module.graph.nodes if node.op == "call_function" and is_real(node)
         }
 
     def run_node(self, node: fx.Node) -> object:
         """Compute a node."""
         result = super().run_node(node)
-        if node.name in self.found and bool(result.any()):
-            self.found.remove(node.name)
+        if node.name in self.zeros and bool(result.any()):
+            self.zeros.remove(node.name)
         return result

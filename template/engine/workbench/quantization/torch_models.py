@@ -64,7 +64,6 @@ METHODS = {
 class TorchModel:
     """A float model in PyTorch that can be quantized, in whole or in part.
 
-    `model`: A `torch.export.ExportedProgram`, or a `torch.nn.Module` in eval mode.
     `example`: the first batch of the calibration data, with which a module is exported.
     """
 
@@ -75,8 +74,8 @@ class TorchModel:
         if isinstance(model, torch.nn.Module):
             model = exported(model, example)
         self._example = tuple(model.example_inputs[0]), dict(model.example_inputs[1] or {})
-        given = (*self._example[0], *self._example[1].values())
-        if not all(isinstance(item, torch.Tensor) for item in given):
+        arguments = (*self._example[0], *self._example[1].values())
+        if not all(isinstance(argument, torch.Tensor) for argument in arguments):
             raise ValueError(
                 "The model takes other things than tensors; only tensors can be quantized."
             )
@@ -100,16 +99,16 @@ class TorchModel:
     @property
     def inputs(self) -> dict[str, tuple[str, list[int | None]]]:
         """The element type and shape of each input, with None for any size."""
-        found = {}
+        inputs = {}
         for node in self._module.graph.find_nodes(op="placeholder"):
             value = node.meta["val"]
             sizes = [size if isinstance(size, int) else None for size in value.shape]
-            found[node.name] = (str(value.dtype).removeprefix("torch."), sizes)
-        return found
+            inputs[node.name] = (str(value.dtype).removeprefix("torch."), sizes)
+        return inputs
 
     @property
     def unchanged(self) -> torch.export.ExportedProgram:
-        """What is returned if nothing is quantized."""
+        """The model to return if nothing is quantized."""
         return self.reference
 
     @property
@@ -128,7 +127,7 @@ class TorchModel:
             Node(
                 index,
                 (node.name, *paths_of(node)),
-                tuple(item.name for item in self._read(node) if is_real(item)),
+                tuple(operand.name for operand in self._read(node) if is_real(operand)),
                 (node.name,),
                 node.target in PRODUCTS,
                 node.op == "call_function" and is_real(node) and node not in self._constants,
@@ -138,23 +137,23 @@ class TorchModel:
         ]
 
     def _read(self, node: fx.Node) -> list[fx.Node]:
-        return [item for item in node.all_input_nodes if item not in self._constants]
+        return [operand for operand in node.all_input_nodes if operand not in self._constants]
 
     def calibrate(self, batches: Sequence[Batch], method: str, form: Form) -> None:
-        """Take the data; torchao calibrates what is quantized."""
+        """Keep the data for `quantize`, where torchao calibrates."""
         if self._batches is not batches:
             finder = Zeros(self._module)
             with quiet(), torch.no_grad():
                 for batch in batches:
                     finder.run(*_tensors(batch), enable_io_processing=False)
-            self.zeros = finder.found
+            self.zeros = finder.zeros
         self._batches, self._observer = batches, METHODS[method]
         self._answers = {}
 
     # ---- Asking ---------------------------------------------------------------------------------
 
     def ask(self, backend: Backend, form: Form, group: Group, wide: Tensors) -> str | None:
-        """Return what the backend does with some ops between quantize and dequantize."""
+        """Return what the backend does with these ops between quantize and dequantize."""
         nodes = [self._nodes[node.index] for node in group]
         for node in nodes:
             self._check_weights(node)
@@ -176,18 +175,18 @@ class TorchModel:
 
     def _check_weights(self, node: fx.Node) -> None:
         if node.target in PRODUCTS and node not in self._checked:
-            for item in node.all_input_nodes:
-                if item.op == "get_attr":
-                    values = value_of(self._module, str(item.target)).detach()
+            for operand in node.all_input_nodes:
+                if operand.op == "get_attr":
+                    values = value_of(self._module, str(operand.target)).detach()
                     check_weights(values.numpy(), [node.name, *paths_of(node)][-1])
             self._checked.add(node)
 
     def _described(self, nodes: Sequence[fx.Node], wide: Tensors) -> str:
-        """Return a description of some ops, without the values of constants."""
-        known: dict[fx.Node, int] = {}
+        """Return a text that describes ops, without the values of constants."""
+        places: dict[fx.Node, int] = {}
 
         def tensor(node: fx.Node) -> str:
-            place = known.setdefault(node, len(known))
+            place = places.setdefault(node, len(places))
             value = node.meta.get("val")
             kind = node in self._constants
             shape = getattr(value, "shape", None)
@@ -197,7 +196,7 @@ class TorchModel:
         for node in nodes:
             arguments = fx.node.map_arg((node.args, node.kwargs), tensor)
             described.append(f"{node.target} {arguments} {node.name in wide}")
-            known[node] = len(known)
+            places[node] = len(places)
         return "; ".join(described)
 
     def _between_integers(
@@ -220,7 +219,9 @@ class TorchModel:
             root.register_buffer(name, value.detach().clone())
             return graph.get_attr(name)
 
-        outside = [item for node in nodes for item in self._read(node) if item not in nodes]
+        outside = [
+            operand for node in nodes for operand in self._read(node) if operand not in nodes
+        ]
         for node in dict.fromkeys(outside):
             value = node.meta["val"]
             sizes = [hint(size) for size in value.shape]
@@ -239,12 +240,15 @@ class TorchModel:
                 if second in self._constants:
                     weight = value_of(self._module, second.target).detach()
                     replaced[second] = dequantized(graph, buffer, weight, channel(node), form)
-            known = {**made, **replaced}
+            replacements = {**made, **replaced}
             made[node] = graph.node_copy(
-                node, lambda item, known=known: known.get(item) or constant(item)
+                node,
+                lambda operand, replacements=replacements: (
+                    replacements.get(operand) or constant(operand)
+                ),
             )
-        of_result = WIDE if nodes[-1].name in wide else form
-        graph.output((both(graph, made[nodes[-1]], of_result),))
+        result_form = WIDE if nodes[-1].name in wide else form
+        graph.output((both(graph, made[nodes[-1]], result_form),))
         module = fx.GraphModule(root, graph)
         return torch.export.export(module, tuple(arguments)), real
 
@@ -280,22 +284,24 @@ class TorchModel:
         with quiet(), torch.no_grad():
             for batch in batches:
                 flat = torch.utils._pytree.tree_leaves(self._call(module, batch))
-                results.append([item.numpy() for item in flat if isinstance(item, torch.Tensor)])
+                results.append(
+                    [result.numpy() for result in flat if isinstance(result, torch.Tensor)]
+                )
         return results
 
 
 class _Captures(Quantizer):  # type: ignore[misc]
-    """Keeps the graph as it is when ops are annotated: batch norms are folded by then."""
+    """Keeps the graph that torchao annotates, in which batch norms are folded."""
 
     graph: fx.GraphModule | None = None
 
     def annotate(self, model: fx.GraphModule) -> fx.GraphModule:
-        """Keep a copy."""
+        """Keep a copy of the graph."""
         self.graph = copy.deepcopy(model)
         return model
 
     def validate(self, model: fx.GraphModule) -> None:
-        """Accept it."""
+        """Accept all annotations."""
 
 
 class _Annotates(Quantizer):  # type: ignore[misc]
@@ -313,7 +319,7 @@ class _Annotates(Quantizer):  # type: ignore[misc]
         self._plan, self._form = plan, form
         self._names = {index: node.name for index, node in nodes.items()}
         self._constants = {node.name for node in constants}
-        self._activations = [_activation(item, observer) for item in (form, WIDE)]
+        self._activations = [_activation(each, observer) for each in (form, WIDE)]
 
     def _spec(self, node: fx.Node) -> QuantizationSpec:
         return self._activations[node.name in self._plan.wide]
@@ -326,9 +332,9 @@ class _Annotates(Quantizer):  # type: ignore[misc]
             outside = set(inputs_of(group))
             for member in group:
                 node = by_name[self._names[member.index]]
-                read = [item for item in node.all_input_nodes if item.name in outside]
+                read = [operand for operand in node.all_input_nodes if operand.name in outside]
                 specs: dict[fx.Node, QuantizationSpec | SharedQuantizationSpec] = {
-                    item: self._spec(item) for item in read
+                    operand: self._spec(operand) for operand in read
                 }
                 if node.target in PRODUCTS and node.args[1].name in self._constants:
                     specs[node.args[1]] = self._weight(node)
@@ -337,7 +343,7 @@ class _Annotates(Quantizer):  # type: ignore[misc]
                     result = self._spec(node)
                 if len(group) == 1 and not member.is_product and node.name in tied:
                     shared = SharedQuantizationSpec((read[0], node))
-                    specs.update({item: shared for item in read[1:]})
+                    specs.update({operand: shared for operand in read[1:]})
                     result = shared if result is not None else None
                 node.meta["quantization_annotation"] = QuantizationAnnotation(
                     input_qspec_map=specs, output_qspec=result, _annotated=True
@@ -345,7 +351,7 @@ class _Annotates(Quantizer):  # type: ignore[misc]
         return model
 
     def validate(self, model: fx.GraphModule) -> None:
-        """Accept it: the plan has asked the backend."""
+        """Accept all annotations: the plan has asked the backend."""
 
     def _weight(self, node: fx.Node) -> QuantizationSpec:
         common = {"dtype": torch.int8, "quant_min": -127, "quant_max": 127}
@@ -376,7 +382,7 @@ def _activation(form: Form, observer: type[ObserverBase]) -> QuantizationSpec:
 
 
 def _tensors(batch: Batch) -> list[torch.Tensor]:
-    return [torch.from_numpy(np.ascontiguousarray(item)) for item in batch.values()]
+    return [torch.from_numpy(np.ascontiguousarray(array)) for array in batch.values()]
 
 
 def _check_observers(prepared: fx.GraphModule) -> None:
