@@ -8,27 +8,25 @@ import builtins
 import functools
 from collections.abc import Mapping
 
-from .given import NOTHING, Constant, Values, known
+from .abstract_values import NOTHING, Constant, Values, values_of_object
 
 
 @functools.cache
 def _assigned(node: ast.AST) -> frozenset[str]:
     """Return the names that a function assigns to."""
     return frozenset(
-        item.id
-        for item in ast.walk(node)
-        if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+        part.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
     )
 
 
 class Scope:
-    """The names that a function sees.
+    """The names that the function `node` sees.
 
-    `node`: the function.
-    `outer`: the function around it, if that is being followed too.
+    `outer`: the scope of the function around it, if that is being followed too.
     `python`: its names of the module and of closures.
-    `owner`: the class whose method it is.
-    `instance`: what its first argument is, for `super()`.
+    `owner`, `instance`: the class whose method it is, and its first argument, for `super()`.
     """
 
     def __init__(
@@ -46,7 +44,7 @@ class Scope:
         self.assigned = _assigned(node)
 
     def find(self, name: str) -> Values:
-        """Return what a name may be."""
+        """Return the possible values of a name."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -54,11 +52,11 @@ class Scope:
             scope = scope.outer
         for place in (self.python, vars(builtins)):
             if name in place:
-                return known(place[name])
+                return values_of_object(place[name])
         return NOTHING
 
     def set(self, name: str, values: Values) -> None:
-        """Add what a name may be: branches are not told apart."""
+        """Add possible values of a name: branches are not told apart."""
         self.names[name] = self.names.get(name, NOTHING) | values
 
 
@@ -67,8 +65,8 @@ def truth_of(test: ast.expr, scope: Scope) -> bool | None:
     match test:
         case ast.Name(id=name) if name in scope.fixed:
             values = scope.names.get(name, NOTHING)
-            one = next(iter(values)) if len(values) == 1 else None
-            return bool(one.value) if isinstance(one, Constant) else None
+            value = next(iter(values)) if len(values) == 1 else None
+            return bool(value.value) if isinstance(value, Constant) else None
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             truth = truth_of(operand, scope)
             return None if truth is None else not truth
@@ -78,17 +76,17 @@ def truth_of(test: ast.expr, scope: Scope) -> bool | None:
             if decides in truths:
                 return decides
             return None if None in truths else not decides
-        case ast.Compare(left=ast.Name(id=name), ops=[kind], comparators=[other]):
+        case ast.Compare(left=ast.Name(id=name), ops=[kind], comparators=[operand]):
             if name not in scope.fixed:
                 return None
-            return _compared(scope.names.get(name, NOTHING), kind, other)
+            return _compared(scope.names.get(name, NOTHING), kind, operand)
     return None
 
 
-def _compared(values: Values, kind: ast.cmpop, other: ast.expr) -> bool | None:
+def _compared(values: Values, kind: ast.cmpop, operand: ast.expr) -> bool | None:
     value = next(iter(values)) if len(values) == 1 else None
     try:
-        fixed = ast.literal_eval(other)
+        fixed = ast.literal_eval(operand)
     except ValueError:
         return None
     if not isinstance(value, Constant):

@@ -13,7 +13,7 @@ from ...backend.importers.attributes.tables import Row, Table
 
 
 def text_of(table: Table) -> str:
-    """Return a table as a file has it: one line for each operator, so that diffs can be read."""
+    """Return a table as JSON with one line for each operator, so that diffs can be read."""
     parts = []
     for part, rows in table.items():
         lines = [f"  {json.dumps(op)}: {json.dumps(row)}" for op, row in rows.items()]
@@ -24,10 +24,7 @@ def text_of(table: Table) -> str:
 
 @functools.cache
 def find(front_door: str) -> Table | None:
-    """Find out what the installed importer of a front door reads.
-
-    None if the package that has the operators is not installed.
-    """
+    """Return what the installed importer reads, or None without the package of its operators."""
     if importlib.util.find_spec(front_door) is None:
         return None
     module = importlib.import_module(f".{front_door}_rows", __package__)
@@ -36,39 +33,25 @@ def find(front_door: str) -> Table | None:
 
 
 class Change(NamedTuple):
-    """A change of what is read.
-
-    Parameters
-    ----------
-    loses
-        Whether something is no longer read.
-    operator
-        The operator.
-    sentence
-        What has changed.
-    """
+    """A sentence about what is read of an operator, and whether something is no longer read."""
 
     loses: bool
     operator: str
     sentence: str
 
 
-def changes(known: Table, found: Table) -> list[Change]:
-    """Compare two tables.
-
-    An attribute that only one of them has is left out: it comes and goes with the package that has
-    the schemas, of which a user may have another version than the one recorded.
-    """
+def changes(recorded: Table, current: Table) -> list[Change]:
+    """Compare two tables, except attributes of only one: these come with the user's schemas."""
     result = []
-    for part in known.keys() & found.keys():
-        before, now = known[part], found[part]
+    for part in recorded.keys() & current.keys():
+        before, now = recorded[part], current[part]
         by = "" if part == "importer" else ", by a rule of ours"
         for op in before.keys() & now.keys():
             for sentence in _changes_of(before[op], now[op]):
                 result.append(Change("not" in sentence, f"{op}{by}", sentence))
-        names, others = ({_name(op) for op in rows} for rows in (before, now))
-        result += [Change(False, f"{op}{by}", "is new") for op in others - names]
-        result += [Change(False, f"{op}{by}", "is gone") for op in names - others]
+        old_names, new_names = ({_name(op) for op in rows} for rows in (before, now))
+        result += [Change(False, f"{op}{by}", "is new") for op in new_names - old_names]
+        result += [Change(False, f"{op}{by}", "is gone") for op in old_names - new_names]
     return sorted(result, key=lambda change: change.operator)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from ...backend.importers.attributes.tables import Row, Table
 from ...backend.importers.attributes.tflite_schemas import fields_of, tables_of_options
 from ...backend.importers.tflite.operators import Converter
+from .abstract_values import Node, Reads
 from .following import Follower
-from .given import Node, Reads
 
 _NAMED_OTHERWISE = {
     "AVERAGE_POOL_2D": "Pool2DOptions",
@@ -31,14 +31,11 @@ _NAMED_OTHERWISE = {
     "SUM": "ReducerOptions",
     "UNIDIRECTIONAL_SEQUENCE_RNN": "SequenceRNNOptions",
 }
-"""The options of operators that are not called as these."""
+"""The options of operators that have another name."""
 
 
 def find_table(converters: Mapping[str, Callable[..., Any]] | None = None) -> Table:
-    """Find out what is read of each operator.
-
-    `converters`: by default those of our subclass of TVM's.
-    """
+    """Return the table of what is read of each operator."""
     if converters is None:
         converters = Converter(None, None, None, None).convert_map
     rows = {op: _row(op, _reads(converter)) for op, converter in sorted(converters.items())}
@@ -48,8 +45,8 @@ def find_table(converters: Mapping[str, Callable[..., Any]] | None = None) -> Ta
 def _options_of(op: str) -> str:
     """Return the name of the options of an operator; "" if it has none."""
     called = f"{op.replace('_', '')}OPTIONS"
-    found = next((name for name in tables_of_options() if name.upper() == called), "")
-    return _NAMED_OTHERWISE.get(op, found)
+    same_name = next((name for name in tables_of_options() if name.upper() == called), "")
+    return _NAMED_OTHERWISE.get(op, same_name)
 
 
 def _reads(converter: Callable[..., Any]) -> Reads:

@@ -14,21 +14,18 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 from ...backend.importers.attributes.tables import Row, Rows, Table
 from ...backend.importers.torch.call import Call
 from ...backend.importers.torch.programs import RULES
+from .abstract_values import Node, Reads
 from .following import Follower
-from .given import Node, Reads
 
 _SPACES = ("aten", "torchvision")
-"""Whose ops TVM's importer has converters for."""
+"""The namespaces for whose ops TVM's importer has converters."""
 
 
 def find_table(
     converters: Mapping[str, Callable[..., Any]] | None = None,
     rules: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Table:
-    """Find out what is read of each op.
-
-    `converters`, `rules`: those of TVM and ours by default.
-    """
+    """Return the table of what is read of each op."""
     if converters is None:
         converters = translator.ExportedProgramImporter().convert_map
     schemas = _schemas()
@@ -49,7 +46,7 @@ def find_table(
 
 def _schemas() -> dict[str, torch.FunctionSchema]:
     """Return the arguments of all ops, by their names in graphs."""
-    # Their ops exist once they are imported.
+    # An import registers the ops of a package.
     importlib.import_module("torch.ao.quantization.fx._decomposed")
     for package in ("torchao.quantization", "torchvision"):
         if importlib.util.find_spec(package.partition(".")[0]) is not None:
@@ -58,9 +55,9 @@ def _schemas() -> dict[str, torch.FunctionSchema]:
     return {
         f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}": schema
         for schema in torch._C._jit_get_all_schemas()
-        # TorchScript has others, for numbers and strings.
+        # TorchScript has more, for numbers and strings.
         if (schema.name + (f".{schema.overload_name}" if schema.overload_name else "")) in graphs
-        if not any(item.is_out for item in schema.arguments)
+        if not any(argument.is_out for argument in schema.arguments)
     }
 
 
@@ -72,11 +69,12 @@ def _reads(function: Callable[..., Any], node: Node) -> Reads:
 
 def _row(schema: torch.FunctionSchema, reads: Reads) -> Row:
     names = {
-        item.name: item.name in reads.attributes or (not item.kwarg_only and reads.has_input(place))
-        for place, item in enumerate(schema.arguments)
+        argument.name: argument.name in reads.attributes
+        or (not argument.kwarg_only and reads.has_input(place))
+        for place, argument in enumerate(schema.arguments)
     }
     read = [name for name, is_read in names.items() if is_read]
-    others = [name for name, is_read in names.items() if not is_read]
+    unread = [name for name, is_read in names.items() if not is_read]
     if reads.passes:
-        return {"reads": read, "ignores": [], "hands_on": others}
-    return {"reads": read, "ignores": others}
+        return {"reads": read, "ignores": [], "hands_on": unread}
+    return {"reads": read, "ignores": unread}

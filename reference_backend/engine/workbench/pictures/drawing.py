@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks of SVG, as the pictures of a profile need them."""
+"""Marks of SVG for the pictures of a profile."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def colours_of(ops: Sequence[OpProfile]) -> dict[tuple[str, str | None], str]:
 
 
 def box(
-    x: float, y: float, width: float, height: float, colour: str, title: str, more: str = ""
+    x: float, y: float, width: float, height: float, colour: str, title: str, attributes: str = ""
 ) -> str:
-    """Return a rectangle that shows its title."""
+    """Return a rectangle with a title as its tooltip."""
     return (
         f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.2f}" fill="{colour}" '
-        f'stroke="none"{more}><title>{escaped(title)}</title></rect>'
+        f'stroke="none"{attributes}><title>{escaped(title)}</title></rect>'
     )
 
 
-def line(x: float, y: float, to_x: float, to_y: float, more: str = "") -> str:
+def line(x: float, y: float, to_x: float, to_y: float, attributes: str = "") -> str:
     """Return a line of the colour of the text."""
     return (
         f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}" stroke="currentColor"'
-        f"{more}/>"
+        f"{attributes}/>"
     )
 
 
-def text(x: float, y: float, content: str, anchor: str = "start", more: str = "") -> str:
+def text(x: float, y: float, content: str, anchor: str = "start", attributes: str = "") -> str:
     """Return a line of text."""
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="currentColor"{more}>'
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="currentColor"{attributes}>'
         f"{escaped(content)}</text>"
     )
 
@@ -82,7 +82,7 @@ def short(content: str, most: int = 28) -> str:
 
 
 def nothing(why: str) -> str:
-    """Return a picture that says why there is none."""
+    """Return a picture with a sentence: why there is nothing to draw."""
     return picture(40, why, [text(10, 24, why)])
 
 
@@ -97,10 +97,7 @@ def picture(height: float, title: str, marks: Sequence[str]) -> str:
 
 
 def escaped(content: str) -> str:
-    """Return text as XML has it.
-
-    Without markup, and without what XML does not allow.
-    """
+    """Return text for XML, without the characters that XML does not allow."""
     return escape(_allowed(content))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory map over time: what lies where, from when to when, and for which op."""
+"""The memory map over time: the allocations of each op, their places and times."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ _LETTER, _LINE = 7, 16
 """About the width of a letter, and the height of a line."""
 _FEWEST_LETTERS = 4
 _MOST_MARKS = 4000
-"""How many rectangles a browser draws at once; larger ones go first."""
+"""How many rectangles a browser draws at once; the largest are drawn."""
 
 
 def memory_svg(profile: Profile) -> str:
-    """Draw what lies in each memory, and when.
+    """Draw a map of each memory in the first run of each region, one region after the other.
 
-    A map for each memory, from its first byte at the bottom to the last that is used: a box for
-    each allocation, in the first run of each region, one region after the other.
+    The first byte is at the bottom, the last in use at the top, and each allocation is a box.
     """
     if not profile.allocations:
         return nothing("The driver does not tell what its memories hold.")
@@ -51,14 +50,16 @@ def memory_svg(profile: Profile) -> str:
         size = _size(profile, memory)
         of = f" of {size:,}" if size else ""
         marks.append(text(_LEFT, top - 10, f"{memory}: {peak:,}{of} bytes in use at most"))
-        mine = [item for item in profile.allocations if item.memory == memory]
-        shown = sorted(mine, key=lambda item: (item.begin - item.end) * item.bytes)
+        mine = [allocation for allocation in profile.allocations if allocation.memory == memory]
+        shown = sorted(
+            mine, key=lambda allocation: (allocation.begin - allocation.end) * allocation.bytes
+        )
         labels: Marks = []
-        for item in shown[:_MOST_MARKS]:
-            op = item.region, item.label
-            height, width = item.bytes * high, (item.end - item.begin) * scale
-            x = _LEFT + (begins[item.region] + item.begin) * scale
-            y = bottom - item.offset * high - height
+        for allocation in shown[:_MOST_MARKS]:
+            op = allocation.region, allocation.label
+            height, width = allocation.bytes * high, (allocation.end - allocation.begin) * scale
+            x = _LEFT + (begins[allocation.region] + allocation.begin) * scale
+            y = bottom - allocation.offset * high - height
             number = numbers.get(op)
             marks.append(
                 box(
@@ -67,7 +68,7 @@ def memory_svg(profile: Profile) -> str:
                     max(width, 0.5),
                     max(height, 0.5),
                     colours.get(op, "#888888"),
-                    _about(item, profile, titles.get(op)),
+                    _about(allocation, profile, titles.get(op)),
                     ' fill-opacity="0.75"'
                     + (attribute("data-op", number) if number is not None else ""),
                 )
@@ -83,7 +84,7 @@ def memory_svg(profile: Profile) -> str:
         marks.append(text(_LEFT - 8, top + 5, f"{peak:,}", "end"))
         for value in ticks(peak, 4):
             y = bottom - value * high
-            if y > top + _LINE:  # Else it is over the number of the peak.
+            if y > top + _LINE:  # Else it would cover the number of the peak.
                 marks.append(line(_LEFT, y, _RIGHT, y, GRID))
                 marks.append(text(_LEFT - 8, y + 4, f"{value:,}", "end"))
         for begin in begins.values():
@@ -115,9 +116,10 @@ def _size(profile: Profile, memory: str) -> int:
     return 0
 
 
-def _about(item: Allocation, profile: Profile, title: str | None) -> str:
+def _about(allocation: Allocation, profile: Profile, title: str | None) -> str:
     name = f"{title}\n" if title is not None else ""
     return (
-        f"{name}{item.label or 'no op'}\n{item.region}, {item.memory}\n{item.bytes:,} bytes at "
-        f"{item.offset:,}\n{item.begin:,} to {item.end:,} {profile.unit}"
+        f"{name}{allocation.label or 'no op'}\n{allocation.region}, {allocation.memory}\n"
+        f"{allocation.bytes:,} bytes at {allocation.offset:,}\n"
+        f"{allocation.begin:,} to {allocation.end:,} {profile.unit}"
     )

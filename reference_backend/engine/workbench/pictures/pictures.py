@@ -15,14 +15,11 @@ _LEFT = 200
 """Where the bars begin; names are to the left."""
 _ROW = 22
 _MOST_MARKS = 4000
-"""How many rectangles a browser draws at once; longer events go first."""
+"""How many rectangles a browser draws at once; the longest events are drawn."""
 
 
 def timeline_svg(profile: Profile) -> str:
-    """Draw what each engine did, and when.
-
-    A line for each engine, the first run of each region after the other; colours are of ops.
-    """
+    """Draw the events of each engine in the first run of each region; colours are of ops."""
     if not profile.events:
         return nothing("The driver has no events.")
     marks: Marks = []
@@ -38,13 +35,13 @@ def timeline_svg(profile: Profile) -> str:
     origins = {(op.region, op.label): op.origin for op in profile.ops}
     scale = (WIDTH - _LEFT - 10) / max(begin, 1)
     top = 30
-    for event in sorted(shown, key=lambda item: item.begin - item.end)[:_MOST_MARKS]:
-        left = _LEFT + (first[event.region][0] + event.begin) * scale
+    for event in sorted(shown, key=lambda event: event.begin - event.end)[:_MOST_MARKS]:
+        x = _LEFT + (first[event.region][0] + event.begin) * scale
         width = max((event.end - event.begin) * scale, 0.5)
         row = top + engines.index(event.engine) * _ROW
         marks.append(
             box(
-                left,
+                x,
                 row,
                 width,
                 _ROW - 4,

@@ -35,17 +35,16 @@ _LETTER, _LINE = 7, 14
 
 
 _Box = tuple[float, float, float, float]
-"""The left, upper, right and lower end of something."""
+"""The left, upper, right and lower end of a mark."""
 
 
 @dataclass(frozen=True)
 class Point:
     """An op in the roofline.
 
-    `op`: the op.
-    `bytes`: what it read from the memory outside of the chip, and wrote to it.
+    `bytes`: the bytes that it read from the memory outside of the chip, and wrote to it.
     `intensity`: operations for each of these bytes; infinity if there are none.
-    `speed`: operations per unit of time, while at least one engine had work of the op.
+    `speed`: operations per unit of time, while at least one engine worked for the op.
     """
 
     op: OpProfile
@@ -56,11 +55,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Roof:
-    """What a device can do at most.
+    """The peak rates of a device.
 
     `operations`: per unit of time; 0 if it is not known.
-    `bytes`: what the memory outside the chip reads and writes per unit of time; 0 if it is not
-    known.
+    `bytes`: those of the memory outside of the chip per unit of time; 0 if it is not known.
     """
 
     operations: float
@@ -73,10 +71,7 @@ class Roof:
 
 
 def outer_memory(profile: Profile) -> str | None:
-    """Return the memory whose traffic counts: the one whose bandwidth the driver tells, or DRAM.
-
-    Its name; none if nothing moves.
-    """
+    """Return the memory whose traffic counts: one of known bandwidth, DRAM, or the first used."""
     for region in profile.regions:
         if region.peaks is not None:
             for name, memory in region.peaks.memories.items():
@@ -99,18 +94,15 @@ def points_of(profile: Profile) -> list[Point]:
 
 
 def roofs_of(profile: Profile) -> list[Roof]:
-    """Return the roofs of the regions; those of other element types differ.
-
-    Each once; none if the driver does not tell.
-    """
-    memory, found = outer_memory(profile), []
+    """Return the different roofs of the regions, whose element types differ."""
+    memory, roofs = outer_memory(profile), []
     for region in profile.regions:
         if region.peaks is not None and region.operations:
             outer = region.peaks.memories.get(memory or "")
             roof = Roof(region.peaks.operations, outer.bytes_per_unit if outer is not None else 0.0)
-            if (roof.operations or roof.bytes) and roof not in found:
-                found.append(roof)
-    return found
+            if (roof.operations or roof.bytes) and roof not in roofs:
+                roofs.append(roof)
+    return roofs
 
 
 def roofline_svg(profile: Profile) -> str:
@@ -145,7 +137,7 @@ def roofline_svg(profile: Profile) -> str:
         y = upright.at(value)
         marks.append(line(_LEFT, y, _RIGHT, y, GRID))
         marks.append(words(_LEFT - 6, y + 4, f"{value:,g}", "end"))
-    marks.append(words(_LEFT, _TOP - 12, f"operations per {_one(unit)}"))
+    marks.append(words(_LEFT, _TOP - 12, f"operations per {_singular(unit)}"))
     marks.append(words(_RIGHT, bottom + 34, f"operations per byte of {memory}", "end"))
     for roof in roofs:
         marks += _roof_marks(roof, across, upright, memory, unit)
@@ -159,16 +151,16 @@ def roofline_svg(profile: Profile) -> str:
     if len(finite) < len(points):
         note += f" At the right edge: no traffic with {memory}."
     if note:
-        marks.append(words(_LEFT, bottom + 34, note.strip(), more=' fill-opacity="0.7"'))
+        marks.append(words(_LEFT, bottom + 34, note.strip(), attributes=' fill-opacity="0.7"'))
     return picture(bottom + 44, "How fast each op is, and could be", marks)
 
 
 class _Axis:
     """A logarithmic axis with room at its end; its ticks are powers of ten, or 1, 2 and 5 of each.
 
-    `values`: what has to be on it, positive.
+    `values`: positive numbers that have to be on the axis.
     `begin`, `end`: its ends in the picture.
-    `room`: how much is free beyond the largest value, in powers of ten.
+    `room`: the free powers of ten beyond the largest value.
     """
 
     def __init__(self, values: Sequence[float], begin: float, end: float, room: float) -> None:
@@ -187,7 +179,7 @@ class _Axis:
         self.least, self.most = 10**self._least, 10**most
 
     def at(self, value: float) -> float:
-        """Return where a value is; values beyond an end are at that end."""
+        """Return the position of a value; values beyond an end are at that end."""
         if value == math.inf:
             return self._end
         place = self._begin + (math.log10(value) - self._least) * self._scale
@@ -207,12 +199,12 @@ def _roof_marks(roof: Roof, across: _Axis, upright: _Axis, memory: str, unit: st
             begin, end = roof.bytes * low, roof.bytes * high
             x, y = across.at(low), upright.at(begin)
             marks.append(line(x, y, across.at(high), upright.at(end), thick))
-            label = f"{memory}: {roof.bytes:,g} bytes per {_one(unit)}"
+            label = f"{memory}: {roof.bytes:,g} bytes per {_singular(unit)}"
             marks.append(words(across.at(high) - 8, upright.at(end) + 4, label, "end"))
     if roof.operations:
         y = upright.at(roof.operations)
         marks.append(line(across.at(ridge), y, _RIGHT, y, thick))
-        label = f"{roof.operations:,g} operations per {_one(unit)}"
+        label = f"{roof.operations:,g} operations per {_singular(unit)}"
         marks.append(words(_RIGHT, y - 6, label, "end"))
     return marks
 
@@ -227,7 +219,7 @@ def _point_marks(profile: Profile, points: Sequence[Point], across: _Axis, uprig
         title = (
             f"{op.title}\n{op.operations:,} operations, {point.bytes:,} bytes, "
             f"{op.active:,} {profile.unit}\n{point.speed:,.1f} operations per "
-            f"{_one(profile.unit or '')}"
+            f"{_singular(profile.unit or '')}"
         )
         marks.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_radius(point):.1f}" fill-opacity="0.8" '
@@ -244,7 +236,7 @@ def _radius(point: Point) -> float:
 def _names(
     named: Sequence[Point], points: Sequence[Point], across: _Axis, upright: _Axis
 ) -> Iterator[str]:
-    """Return the names of points, each beside its point where nothing else is."""
+    """Generate the names of points, each beside its point where there is room."""
     taken: list[_Box] = []
     for point in points:
         x, y, radius = across.at(point.intensity), upright.at(point.speed), _radius(point)
@@ -261,9 +253,9 @@ def _names(
         ):
             place = left, middle - _LINE / 2, left + width, middle + _LINE / 2
             is_inside = left >= _LEFT and left + width <= _RIGHT
-            if is_inside and not any(_overlap(place, other) for other in taken):
+            if is_inside and not any(_overlap(place, box) for box in taken):
                 taken.append(place)
-                # A name is seldom as wide as that: it stays near its point.
+                # A name is seldom as wide as its box, so it is anchored near its point.
                 anchor, at = ("end", left + width) if left + width <= x else ("start", left)
                 if left < x < left + width:
                     anchor, at = "middle", x
@@ -271,10 +263,10 @@ def _names(
                 break
 
 
-def _overlap(one: _Box, other: _Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(a: _Box, b: _Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _one(unit: str) -> str:
+def _singular(unit: str) -> str:
     """Return the singular of a unit, for operations "per cycle"."""
     return unit[:-1] if unit.endswith("s") and len(unit) > 2 else unit

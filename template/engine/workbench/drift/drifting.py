@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `drift`: what the installed TVM has changed of what this backend needs."""
+"""The command `drift`: changes of the installed TVM, and whether this backend needs the old."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...backend.table.chain_grammar import ops_in
 from .tables import changes, find, text_of
 
 KNOWN = Path(__file__).with_name("known_tvm.json")
-"""What `drift --record` wrote with the newest TVM that the engine was tried with."""
+"""The interface of the newest TVM that the engine was tried with; `drift --record` writes it."""
 
 PYTHON = (
     *("backend.ir.calls", "backend.table.patterns", "backend.regions.partition"),
@@ -31,14 +31,14 @@ PYTHON = (
 
 
 class Op(TypedDict):
-    """The names that an op of Relax has."""
+    """The names of arguments and attributes of an op of Relax."""
 
     arguments: list[str]
     attributes: list[str]
 
 
 class Interface(TypedDict):
-    """What a version of TVM has of what the engine may need."""
+    """The ops of a version of TVM."""
 
     tvm: str
     ops: dict[str, Op]
@@ -46,12 +46,7 @@ class Interface(TypedDict):
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between the installed TVM and what the engine knows.
-
-    `breaks`: whether this backend needs what has changed.
-    `subject`: the type, the op or the module.
-    `text`: what is different.
-    """
+    """A difference of the installed TVM from the recorded one, and if it breaks this backend."""
 
     breaks: bool
     subject: str
@@ -80,11 +75,11 @@ def installed() -> Interface:
     return {"tvm": str(tvm.__version__), "ops": ops}
 
 
-def compare_ops(known: Interface, found: Interface, used: Collection[str]) -> list[Difference]:
+def compare_ops(recorded: Interface, current: Interface, used: Collection[str]) -> list[Difference]:
     """Compare the ops of two versions."""
     differences = []
-    for name in sorted(known["ops"].keys() | found["ops"].keys()):
-        before, now = known["ops"].get(name), found["ops"].get(name)
+    for name in sorted(recorded["ops"].keys() | current["ops"].keys()):
+        before, now = recorded["ops"].get(name), current["ops"].get(name)
         if now is None:
             differences.append(Difference(name in used, name, "the op is gone"))
             continue
@@ -98,7 +93,7 @@ def compare_ops(known: Interface, found: Interface, used: Collection[str]) -> li
             text = f"the attribute '{attribute}' is gone"
             differences.append(Difference(name in used, name, text))
         for attribute in sorted(set(now["attributes"]) - set(before["attributes"])):
-            # What it does by default is unknown: the lowering must look at it.
+            # Its default is unknown: the lowering must look at it.
             text = f"the attribute '{attribute}' is new"
             differences.append(Difference(name in used, name, text))
     return differences
@@ -108,7 +103,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"({', '.join(names)})"
 
 
-def find_differences(known: Interface) -> tuple[list[Difference], str]:
+def find_differences(recorded: Interface) -> tuple[list[Difference], str]:
     """Compare the installed TVM with what the engine needs."""
     import tvm
     import tvm_ffi
@@ -130,25 +125,22 @@ def find_differences(known: Interface) -> tuple[list[Difference], str]:
         except Exception as error:
             differences.append(Difference(True, f"engine.{module}", f"does not import: {error}"))
     try:
-        found = installed()
-        differences += compare_ops(known, found, used)
+        current = installed()
+        differences += compare_ops(recorded, current, used)
     except Exception as error:
         differences.append(Difference(True, "the ops of Relax", f"cannot be read: {error}"))
     differences += compare_importers()
-    return sorted(differences, key=lambda item: not item.breaks), str(tvm.__version__)
+    return sorted(differences, key=lambda difference: not difference.breaks), str(tvm.__version__)
 
 
 def compare_importers() -> list[Difference]:
-    """Compare what TVM's importers, and our rules for them, read of operators.
-
-    What is no longer read would be dropped without a word, so that it breaks the backend.
-    """
+    """Compare what importers and our rules read; it breaks the backend if they read less."""
     differences = []
     for front_door in FRONT_DOORS:
         subject = f"the importer of {front_door}"
         try:
-            found = find(front_door)
-            changed = changes(load(front_door), found) if found is not None else []
+            current = find(front_door)
+            changed = changes(load(front_door), current) if current is not None else []
         except Exception as error:
             differences.append(Difference(True, subject, f"cannot be followed: {error}"))
             continue
@@ -160,7 +152,7 @@ def compare_importers() -> list[Difference]:
 
 
 def _ops_of_the_table() -> set[str]:
-    """Return the ops that this backend offloads: by themselves, or as steps of a chain."""
+    """Return the ops that this backend offloads alone, or as steps of a chain."""
     from ...backend.table.chains import chains_of
     from ...backend.table.patterns import TABLE
 
@@ -170,13 +162,7 @@ def _ops_of_the_table() -> set[str]:
 
 
 def run_drift(arguments: argparse.Namespace) -> int:
-    """Tell what the installed TVM has changed.
-
-    `arguments`: of the command line: `record`, a file or none; `record_importers`, a folder or
-    none; and `json`.
-
-    1 if this backend needs something that has changed.
-    """
+    """Tell what the installed TVM has changed; return 1 if this backend needs it."""
     try:
         import tvm
     except ImportError as error:
@@ -189,23 +175,23 @@ def run_drift(arguments: argparse.Namespace) -> int:
         _record_importers(arguments.record_importers)
     if arguments.record is not None or arguments.record_importers is not None:
         return 0
-    known: Interface = json.loads(KNOWN.read_text(encoding="utf-8"))
-    differences, version = find_differences(known)
-    breaks = [item for item in differences if item.breaks]
+    recorded: Interface = json.loads(KNOWN.read_text(encoding="utf-8"))
+    differences, version = find_differences(recorded)
+    breaks = [difference for difference in differences if difference.breaks]
     if arguments.json:
-        plain = [asdict(item) for item in differences]
-        data = {"ok": not breaks, "known_tvm": known["tvm"], "installed_tvm": version}
+        plain = [asdict(difference) for difference in differences]
+        data = {"ok": not breaks, "known_tvm": recorded["tvm"], "installed_tvm": version}
         say(json.dumps({**data, "differences": plain}, indent=2))
         return 1 if breaks else 0
-    say(f"TVM {version}, compared with {known['tvm']}, which the engine was tried with")
-    for title, items in (
+    say(f"TVM {version}, compared with {recorded['tvm']}, which the engine was tried with")
+    for title, listed in (
         ("this backend needs", breaks),
-        ("it does not need", [item for item in differences if not item.breaks]),
+        ("it does not need", [difference for difference in differences if not difference.breaks]),
     ):
-        if items:
+        if listed:
             say(f"changes of what {title}:")
-        for item in items:
-            say(f"  {item.subject}: {item.text}")
+        for difference in listed:
+            say(f"  {difference.subject}: {difference.text}")
     if breaks:
         raise Problem(
             f"This TVM has changed {len(breaks)} things that the backend needs. Keep the TVM that "
@@ -215,11 +201,11 @@ def run_drift(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _text_of(found: Interface) -> str:
+def _text_of(interface: Interface) -> str:
     # A line for each op, so that a diff of two versions can be read.
-    lines = [f"  {json.dumps(name)}: {json.dumps(op)}" for name, op in found["ops"].items()]
+    lines = [f"  {json.dumps(name)}: {json.dumps(op)}" for name, op in interface["ops"].items()]
     body = ",\n".join(lines)
-    return f'{{\n "tvm": {json.dumps(found["tvm"])},\n "ops": {{\n{body}\n }}\n}}\n'
+    return f'{{\n "tvm": {json.dumps(interface["tvm"])},\n "ops": {{\n{body}\n }}\n}}\n'
 
 
 def _record_importers(folder: Path) -> None:

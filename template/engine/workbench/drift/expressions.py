@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an expression in the code of a converter may be."""
+"""The possible values of expressions in the code of a converter."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
-from .given import (
+from .abstract_values import (
     NOTHING,
     Attributes,
     Bound,
     Constant,
     Inputs,
     Items,
-    Known,
     Local,
     Node,
+    Object,
     Options,
     Read,
     Reads,
@@ -28,16 +28,16 @@ from .given import (
     attributes_named,
     class_of,
     joined,
-    known,
     member,
     only,
     reads,
     spread,
+    values_of_object,
 )
 from .scope import Scope, truth_of
 
 _SILENT = {"print", "warn", "warning", "debug", "info", "isinstance", "hasattr", "refuse"}
-"""What these are given has no influence on values."""
+"""Functions whose arguments have no influence on values."""
 _SAME = {"list", "tuple", "dict", "int", "float", "bool", "str", "sorted", "set", "reversed"}
 _PASSED = {"get_constant", "normalize", "emit", "getattr", "_retrieve_args"}
 """These return their first argument, perhaps in another form."""
@@ -51,17 +51,17 @@ class Expressions:
     def __init__(self) -> None:
         self.reads = Reads()
         self.is_own = False
-        """Whether what is being followed depends on where it was called from."""
+        """Whether the followed function depends on its caller."""
         self._fields: dict[tuple[type, str], Values] = {}
-        """What the members of objects may be."""
+        """The possible values of the members of objects."""
 
     @abstractmethod
-    def _call(self, callee: Value, given: list[Values], named: dict[str, Values]) -> Values:
+    def _call(self, callee: Value, arguments: list[Values], keywords: dict[str, Values]) -> Values:
         """Follow a call."""
 
     @abstractmethod
     def _assign(self, target: ast.expr, values: Values, scope: Scope) -> None:
-        """Give values to what stands left of an assignment."""
+        """Give values to the target of an assignment."""
 
     # ---- Use ------------------------------------------------------------------------------------
 
@@ -69,8 +69,8 @@ class Expressions:
         """Note that values are used."""
         for value in values:
             if isinstance(value, Several):
-                for item in value.items:
-                    self.use(item)
+                for element in value.items:
+                    self.use(element)
             elif isinstance(value, (Local, Bound)):
                 self._call(value, [], {}) if isinstance(value, Local) else None
             else:
@@ -78,17 +78,17 @@ class Expressions:
         return values
 
     def decide(self, values: Values) -> None:
-        """Note that a condition looks at values: of a node as a whole, it learns nothing."""
+        """Note that a condition uses values; a node as a whole tells it nothing."""
         self.use(frozenset(v for v in values if not isinstance(v, (Node, Attributes, Inputs))))
 
-    def _use_all(self, given: Iterable[Values], named: Mapping[str, Values]) -> None:
-        for values in (*given, *named.values()):
+    def _use_all(self, arguments: Iterable[Values], keywords: Mapping[str, Values]) -> None:
+        for values in (*arguments, *keywords.values()):
             self.use(values)
 
     # ---- Expressions ----------------------------------------------------------------------------
 
-    def _value(self, item: ast.expr, scope: Scope) -> Values:
-        match item:
+    def _value(self, expr: ast.expr, scope: Scope) -> Values:
+        match expr:
             case ast.Constant(value=value):
                 return frozenset({Constant(value)})
             case ast.Name(id=name):
@@ -98,15 +98,15 @@ class Expressions:
             case ast.Subscript(value=value, slice=index):
                 return self._subscript(self._value(value, scope), index, scope)
             case ast.Call():
-                return self._value_of_call(item, scope)
+                return self._value_of_call(expr, scope)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 if any(isinstance(part, ast.Starred) for part in parts):
                     return joined([self._value(part, scope) for part in parts])
                 return frozenset({Several(tuple(self._value(part, scope) for part in parts))})
             case ast.Starred(value=value) | ast.NamedExpr(value=value):
                 values = self._value(value, scope)
-                if isinstance(item, ast.NamedExpr):
-                    self._assign(item.target, values, scope)
+                if isinstance(expr, ast.NamedExpr):
+                    self._assign(expr.target, values, scope)
                 return values
             case ast.IfExp(test=test, body=body, orelse=other):
                 truth = truth_of(test, scope)
@@ -123,17 +123,17 @@ class Expressions:
             case ast.Compare(left=left, ops=ops, comparators=others):
                 return self._compare(left, ops, others, scope)
             case ast.Lambda():
-                return frozenset({Local(item, scope)})
+                return frozenset({Local(expr, scope)})
             case ast.Dict(keys=keys, values=parts):
                 values = joined([self._value(part, scope) for part in parts])
                 joined([self.use(self._value(key, scope)) for key in keys if key])
                 return values
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                return self._comprehension(item, scope)
+                return self._comprehension(expr, scope)
             case ast.Yield(value=value) if value:
                 return self._value(value, scope)
             case _:
-                for part in ast.iter_child_nodes(item):
+                for part in ast.iter_child_nodes(expr):
                     if isinstance(part, ast.expr):
                         self.use(self._value(part, scope))
                 return NOTHING
@@ -154,68 +154,65 @@ class Expressions:
 
     def _comprehension(
         self,
-        item: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp,
+        expr: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp,
         scope: Scope,
     ) -> Values:
-        inner = Scope(item, scope, scope.python, scope.owner, scope.instance)
-        for each in item.generators:
-            self._assign(each.target, self._items(each.iter, inner), inner)
-            for test in each.ifs:
+        inner = Scope(expr, scope, scope.python, scope.owner, scope.instance)
+        for loop in expr.generators:
+            self._assign(loop.target, self._items(loop.iter, inner), inner)
+            for test in loop.ifs:
                 values = self._value(test, inner)
-                if not isinstance(item, ast.DictComp):
+                if not isinstance(expr, ast.DictComp):
                     self.decide(values)
-        if isinstance(item, ast.DictComp):
-            return self._value(item.value, inner)
-        values = self._value(item.elt, inner)
         # A list made of the inputs is the inputs again.
-        return values
+        return self._value(expr.value if isinstance(expr, ast.DictComp) else expr.elt, inner)
 
-    def _items(self, item: ast.expr, scope: Scope) -> Values:
-        """Return what the items of an iterable may be."""
-        if isinstance(item, ast.Call) and isinstance(item.func, ast.Name):
-            name = item.func.id
+    def _items(self, expr: ast.expr, scope: Scope) -> Values:
+        """Return the possible values of the elements of an iterable."""
+        if isinstance(expr, ast.Call) and isinstance(expr.func, ast.Name):
+            name = expr.func.id
             if name in ("enumerate", "zip", "reversed"):
-                parts = [self._each(self._value(part, scope)) for part in item.args]
+                parts = [self._each(self._value(part, scope)) for part in expr.args]
                 parts = [NOTHING, *parts] if name == "enumerate" else parts
                 return parts[0] if name == "reversed" else frozenset({Several(tuple(parts))})
-        return self._each(self._value(item, scope))
+        return self._each(self._value(expr, scope))
 
     def _each(self, values: Values) -> Values:
-        found = NOTHING
+        possible = NOTHING
         for value in values:
             match value:
                 case Inputs(start=start, stop=stop):
-                    found |= frozenset({Read(None, start, stop)})
+                    possible |= frozenset({Read(None, start, stop)})
                 case Several(items=items):
-                    found |= joined(items)
+                    possible |= joined(items)
                 case Items():
-                    found |= frozenset({Several((NOTHING, frozenset({Attributes()})))})
+                    possible |= frozenset({Several((NOTHING, frozenset({Attributes()})))})
                 case Attributes() | Read():
-                    found |= frozenset({value})
-        return found
+                    possible |= frozenset({value})
+        return possible
 
     def _attribute(self, values: Values, name: str) -> Values:
-        found = NOTHING
+        possible = NOTHING
         for value in values:
             match value:
                 case Read():
-                    found |= frozenset({value})
+                    possible |= frozenset({value})
                 case Attributes() if name in ("get", "pop"):
                     # The method, to be called by another name.
-                    found |= frozenset({value})
+                    possible |= frozenset({value})
                 case Node() if name in _GIVES_ATTRIBUTES:
-                    found |= frozenset({Attributes()})
+                    possible |= frozenset({Attributes()})
                 case Node() if name in ("args", "input"):
-                    found |= frozenset({Inputs()})
+                    possible |= frozenset({Inputs()})
                 case Node() if name in ("proto", "node"):
-                    found |= frozenset({Node()})
-                case Known(value=instance) if inspect.ismodule(instance):
-                    found |= known(getattr(instance, name, ...))
-                case Known() | Node() | Super():
-                    found |= self._member(value, name)
-        return found
+                    possible |= frozenset({Node()})
+                case Object(value=instance) if inspect.ismodule(instance):
+                    possible |= values_of_object(getattr(instance, name, ...))
+                case Object() | Node() | Super():
+                    possible |= self._member(value, name)
+        return possible
 
-    def _member(self, value: Known | Node | Super, name: str) -> Values:
+    def _member(self, value: Object | Node | Super, name: str) -> Values:
         kind = class_of(value)
         if kind is None:
             return NOTHING
@@ -229,13 +226,13 @@ class Expressions:
             if not places:
                 return NOTHING
             return member(places[0], name, value.instance)
-        is_class = isinstance(value, Known) and isinstance(value.value, type)
-        found = member(kind, name, frozenset({value}), is_class)
-        for item in found:
-            if isinstance(item, Bound) and isinstance(item.function, property):
-                getter = Bound(item.function.fget, item.instance, item.owner)
+        is_class = isinstance(value, Object) and isinstance(value.value, type)
+        possible = member(kind, name, frozenset({value}), is_class)
+        for bound in possible:
+            if isinstance(bound, Bound) and isinstance(bound.function, property):
+                getter = Bound(bound.function.fget, bound.instance, bound.owner)
                 return self._call(getter, [], {})
-        return found
+        return possible
 
     def _subscript(self, values: Values, index: ast.expr, scope: Scope) -> Values:
         if isinstance(index, ast.Slice):
@@ -245,47 +242,47 @@ class Expressions:
             return self._element(values, slice(*bounds))
         key = self._value(index, scope)
         number = only(key)
-        found = NOTHING
+        possible = NOTHING
         for value in values:
             match value:
                 case Attributes():
-                    found |= attributes_named(key)
+                    possible |= attributes_named(key)
                 case Inputs() | Several() | Read():
                     whole = number if isinstance(number, int) else None
-                    found |= self._element(frozenset({value}), whole)
+                    possible |= self._element(frozenset({value}), whole)
                 case Node():
                     for method in self._member(value, "__getitem__"):
-                        found |= self._call(method, [key], {})
-        if not found:
-            # A table of results by node: what the node is, its result is.
-            return frozenset(item for item in key if isinstance(item, Read))
-        self.use(frozenset(item for item in key if isinstance(item, Read)))
-        return found
+                        possible |= self._call(method, [key], {})
+        if not possible:
+            # A table of results by node: the result has the node's values.
+            return reads(key)
+        self.use(reads(key))
+        return possible
 
-    def _number(self, item: ast.expr, scope: Scope) -> int | None:
-        number = only(self._value(item, scope))
+    def _number(self, expr: ast.expr, scope: Scope) -> int | None:
+        number = only(self._value(expr, scope))
         return number if isinstance(number, int) else None
 
     def _element(self, values: Values, place: int | slice | None) -> Values:
-        """Return what stands at a place; None is an unknown one."""
-        found = NOTHING
+        """Return the values at a place, or with None at any."""
+        possible = NOTHING
         for value in values:
             match value:
                 case Inputs():
-                    found |= frozenset({value.at(place)})
+                    possible |= frozenset({value.at(place)})
                 case Several(items=items):
                     if isinstance(place, slice):
-                        found |= frozenset({Several(items[place])})
+                        possible |= frozenset({Several(items[place])})
                     elif place is not None and -len(items) <= place < len(items):
-                        found |= items[place]
+                        possible |= items[place]
                     else:
-                        found |= joined(items)
+                        possible |= joined(items)
                 case Read() | Attributes():
-                    found |= frozenset({value})
-        return found
+                    possible |= frozenset({value})
+        return possible
 
-    def _value_of_call(self, item: ast.Call, scope: Scope) -> Values:
-        name = getattr(item.func, "attr", getattr(item.func, "id", ""))
+    def _value_of_call(self, expr: ast.Call, scope: Scope) -> Values:
+        name = getattr(expr.func, "attr", getattr(expr.func, "id", ""))
         if name in _SILENT:
             return NOTHING
         if name == "super":
@@ -293,74 +290,77 @@ class Expressions:
             return frozenset(
                 Super(scope.owner or kind, kind, scope.instance) for kind in kinds if kind
             )
-        given: list[Values] = []
+        arguments: list[Values] = []
         if name == "len":
-            # How many are given is not what they are.
-            self.use(reads(self._value(item.args[0], scope)))
+            # The number of inputs is not their content.
+            self.use(reads(self._value(expr.args[0], scope)))
             return NOTHING
-        for part in item.args:
+        for part in expr.args:
             values = self._value(part, scope)
-            given += spread(values) if isinstance(part, ast.Starred) else [values]
-        named = {each.arg: self._value(each.value, scope) for each in item.keywords if each.arg}
-        for each in item.keywords:
-            if each.arg is None:
-                self.use(self._value(each.value, scope))
-        if isinstance(item.func, ast.Attribute):
-            found = self._method_of_given(item.func, name, given, named, scope)
-            if found is not None:
-                return found
-        if (name in _PASSED and given) or (name in _SAME and isinstance(item.func, ast.Name)):
-            for values in given[1:]:
+            arguments += spread(values) if isinstance(part, ast.Starred) else [values]
+        keywords = {}
+        for keyword in expr.keywords:
+            values = self._value(keyword.value, scope)
+            if keyword.arg:
+                keywords[keyword.arg] = values
+            else:
                 self.use(values)
-            if name == "getattr" and len(given) > 1 and isinstance(only(given[1]), str):
-                return self._attribute(given[0], str(only(given[1]))) | reads(given[0])
-            return given[0] if given else NOTHING
-        callees = self._value(item.func, scope)
-        if given and any(isinstance(value, Attributes) for value in callees):
-            return attributes_named(given[0]) | joined(given[1:])
-        functions = [value for value in callees if isinstance(value, (Known, Bound, Local))]
+        if isinstance(expr.func, ast.Attribute):
+            possible = self._method_of_model(expr.func, name, arguments, keywords, scope)
+            if possible is not None:
+                return possible
+        if (name in _PASSED and arguments) or (name in _SAME and isinstance(expr.func, ast.Name)):
+            for values in arguments[1:]:
+                self.use(values)
+            if name == "getattr" and len(arguments) > 1 and isinstance(only(arguments[1]), str):
+                return self._attribute(arguments[0], str(only(arguments[1]))) | reads(arguments[0])
+            return arguments[0] if arguments else NOTHING
+        callees = self._value(expr.func, scope)
+        if arguments and any(isinstance(value, Attributes) for value in callees):
+            return attributes_named(arguments[0]) | joined(arguments[1:])
+        functions = [value for value in callees if isinstance(value, (Object, Bound, Local))]
         if not functions:
             self.use(callees)
-            self._use_all(given, named)
-        return joined([self._call(function, given, named) for function in functions])
+            self._use_all(arguments, keywords)
+        return joined([self._call(function, arguments, keywords) for function in functions])
 
-    def _method_of_given(
+    def _method_of_model(
         self,
         function: ast.Attribute,
         name: str,
-        given: list[Values],
-        named: dict[str, Values],
+        arguments: list[Values],
+        keywords: dict[str, Values],
         scope: Scope,
     ) -> Values | None:
-        """Return the result of a method of something that the model has given; None of others."""
-        found: Values | None = None
+        """Return the result of a method of inputs or attributes; None of other methods."""
+        possible: Values | None = None
         for value in self._value(function.value, scope):
             result: Values | None = None
             match value:
                 case Attributes() if name in ("get", "pop", "setdefault"):
-                    result = attributes_named(given[0]) | joined(given[1:])
+                    result = attributes_named(arguments[0]) | joined(arguments[1:])
                 case Attributes() if name in ("items", "values"):
                     result = frozenset({Items() if name == "items" else Attributes()})
                 case Attributes():
-                    self._use_all(given, named)
+                    self._use_all(arguments, keywords)
                     result = frozenset({value}) if name == "copy" else NOTHING
                 case Options(name=table):
                     field = name.removesuffix("AsNumpy").removesuffix("Length")
                     result = frozenset({Read(f"{table}.{field.removesuffix('IsNone')}")})
                 case Read():
-                    self._use_all(given, named)
+                    self._use_all(arguments, keywords)
                     result = frozenset({value})
                 case Node() if name == "normalized_arguments":
                     both = (frozenset({Inputs()}), frozenset({Attributes()}))
                     result = frozenset({Several(both)})
                 case Node() if name == "Inputs":
-                    place = only(given[0])
+                    place = only(arguments[0])
                     result = frozenset({Inputs().at(place if isinstance(place, int) else None)})
-                case _ if name in _GIVES_INPUTS and isinstance(value, (Node, Known)):
+                case _ if name in _GIVES_INPUTS and isinstance(value, (Node, Object)):
                     result = frozenset({Inputs()})
                 case Inputs() if name in ("append", "extend", "insert", "copy", "index", "count"):
-                    self._use_all(given, named)
+                    self._use_all(arguments, keywords)
                     result = frozenset({value})
             if result is not None:
-                found = (found or NOTHING) | result
-        return found
+                possible = (possible or NOTHING) | result
+        return possible

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a converter reads of a node: found by following its code, without a model.
+"""Finds what a converter reads of a node by following its code, without a model.
 
-A value is used where it decides or becomes something: put into a variable that nothing uses, an
-attribute is not read.
+A value is read where it decides something, or becomes part of a result; an attribute in a variable
+that nothing uses is not read.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from .code_of import Function, node_of
-from .expressions import Expressions
-from .given import (
+from .abstract_values import (
     FOLLOWED,
     NOTHING,
     Bound,
     Instance,
-    Known,
     Local,
+    Object,
     Options,
     Reads,
     Several,
@@ -32,20 +30,19 @@ from .given import (
     Values,
     class_of,
     joined,
-    known,
     member,
+    values_of_object,
 )
+from .code_of import Function, node_of
+from .expressions import Expressions
 from .scope import Scope, truth_of
 
 _SHARED: dict[object, tuple[Values, Reads]] = {}
-"""What functions return and read, if it is the same in all converters."""
+"""The values that functions return, and their reads, if equal in all converters."""
 
 
 class Follower(Expressions):
-    """Follows one converter.
-
-    `followed`: prefixes of modules whose functions are followed, beside those of importers.
-    """
+    """Follows one converter into functions of the importers, and of modules with these prefixes."""
 
     def __init__(self, followed: Sequence[str] = ()) -> None:
         super().__init__()
@@ -54,95 +51,98 @@ class Follower(Expressions):
 
     # ---- Functions ------------------------------------------------------------------------------
 
-    def follow(self, function: object, *given: Values, **named: Values) -> None:
+    def follow(self, function: object, *arguments: Values, **keywords: Values) -> None:
         """Follow a function, and use what it returns."""
         while isinstance(function, functools.partial):
-            named = {**{key: known(value) for key, value in function.keywords.items()}, **named}
-            given = (*map(known, function.args), *given)
+            keywords = {
+                **{key: values_of_object(value) for key, value in function.keywords.items()},
+                **keywords,
+            }
+            arguments = (*map(values_of_object, function.args), *arguments)
             function = function.func
         module = getattr(function, "__module__", None)
         if module:
             self._followed = (*self._followed, module)
-        self.use(self._call(Known(function), list(given), dict(named)))
+        self.use(self._call(Object(function), list(arguments), dict(keywords)))
 
-    def _call(self, callee: Value, given: list[Values], named: dict[str, Values]) -> Values:
-        if isinstance(callee, Known):
-            return self._call_known(callee.value, given, named)
+    def _call(self, callee: Value, arguments: list[Values], keywords: dict[str, Values]) -> Values:
+        if isinstance(callee, Object):
+            return self._call_object(callee.value, arguments, keywords)
         if isinstance(callee, Bound) and self._is_followed(callee.function):
-            return self._run(callee.function, [callee.instance, *given], named, callee.owner)
+            return self._run(callee.function, [callee.instance, *arguments], keywords, callee.owner)
         if isinstance(callee, Local):
-            return self._evaluate(callee.node, callee.scope, given, named)
-        self._use_all(given, named)
+            return self._evaluate(callee.node, callee.scope, arguments, keywords)
+        self._use_all(arguments, keywords)
         return NOTHING
 
-    def _call_known(
-        self, function: object, given: list[Values], named: dict[str, Values]
+    def _call_object(
+        self, function: object, arguments: list[Values], keywords: dict[str, Values]
     ) -> Values:
         if inspect.ismethod(function):
-            instance = frozenset({Known(function.__self__)})
-            kind = class_of(Known(function.__self__))
+            instance = frozenset({Object(function.__self__)})
+            kind = class_of(Object(function.__self__))
             places = kind.__mro__ if kind else ()
-            owner = next((item for item in places if function.__name__ in vars(item)), kind)
-            return self._call(Bound(function.__func__, instance, owner), given, named)
+            owner = next((base for base in places if function.__name__ in vars(base)), kind)
+            return self._call(Bound(function.__func__, instance, owner), arguments, keywords)
         if isinstance(function, type):
             if function.__module__.startswith("tflite.") and "Options" in function.__name__:
                 return frozenset({Options(function.__name__)})
             if self._is_followed(function):
-                made = frozenset({Known(Instance(function))})
+                made = frozenset({Object(Instance(function))})
                 for method in member(function, "__init__", made):
-                    self._call(method, given, named)
+                    self._call(method, arguments, keywords)
                 return made
         elif isinstance(function, FunctionType) and self._is_followed(function):
-            return self._run(function, given, named, None)
+            return self._run(function, arguments, keywords, None)
         elif isinstance(function, functools.partial):
-            kept = {key: known(value) for key, value in function.keywords.items()}
-            fixed = [*map(known, function.args)]
-            return self._call_known(function.func, [*fixed, *given], {**kept, **named})
-        self._use_all(given, named)
+            kept = {key: values_of_object(value) for key, value in function.keywords.items()}
+            fixed = [*map(values_of_object, function.args)]
+            return self._call_object(function.func, [*fixed, *arguments], {**kept, **keywords})
+        self._use_all(arguments, keywords)
         return NOTHING
 
-    def _is_followed(self, item: object) -> bool:
-        return str(getattr(item, "__module__", "")).startswith(self._followed)
+    def _is_followed(self, function: object) -> bool:
+        return str(getattr(function, "__module__", "")).startswith(self._followed)
 
     def _run(
         self,
         function: Any,
-        given: list[Values],
-        named: dict[str, Values],
+        arguments: list[Values],
+        keywords: dict[str, Values],
         owner: type | None,
     ) -> Values:
         function = inspect.unwrap(function)
         node = node_of(function) if isinstance(function, FunctionType) else None
         if node is None:
-            self._use_all(given, named)
+            self._use_all(arguments, keywords)
             return NOTHING
         names: Mapping[str, object] = function.__globals__
         if function.__closure__:
             cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
             names = ChainMap({name: cell.cell_contents for name, cell in cells}, {**names})
         scope = Scope(node, None, names, owner)
-        return self._evaluate(node, scope, given, named, key=function)
+        return self._evaluate(node, scope, arguments, keywords, key=function)
 
     def _evaluate(
         self,
         node: Function,
         outer: Scope,
-        given: list[Values],
-        named: dict[str, Values],
+        arguments: list[Values],
+        keywords: dict[str, Values],
         key: object = None,
     ) -> Values:
-        instance = given[0] if given else NOTHING
+        instance = arguments[0] if arguments else NOTHING
         scope = Scope(node, outer, outer.python, outer.owner, instance)
-        self._bind(node.args, scope, given, named)
+        self._bind(node.args, scope, arguments, keywords)
         bound = tuple(sorted((name, values) for name, values in scope.names.items()))
         place = (key or (node, outer), bound)
         shared = (place, self._followed) if key else None
         if shared in _SHARED:
-            found, reads = _SHARED[shared]
+            values, reads = _SHARED[shared]
             self.reads.add(reads)
-            return found
+            return values
         if place in self._done:
-            # It may be unfinished.
+            # In a recursion, the values may be incomplete.
             self.is_own = True
             return self._done[place]
         self._done[place] = NOTHING
@@ -151,7 +151,7 @@ class Follower(Expressions):
         if isinstance(node, ast.Lambda):
             self._done[place] = self._value(node.body, scope)
         else:
-            # Twice, for what a name becomes further down.
+            # Twice, since a name may get values further down.
             for _ in range(2):
                 self._done[place] |= self._block(node.body, scope)
         if shared and not self.is_own:
@@ -162,40 +162,39 @@ class Follower(Expressions):
 
     def _bind(
         self,
-        arguments: ast.arguments,
+        signature: ast.arguments,
         scope: Scope,
-        given: list[Values],
-        named: dict[str, Values],
+        arguments: list[Values],
+        keywords: dict[str, Values],
     ) -> None:
-        names = [item.arg for item in (*arguments.posonlyargs, *arguments.args)]
-        every = [*names, *(item.arg for item in arguments.kwonlyargs)]
-        last = len(names) - len(arguments.defaults)
-        defaults = dict(zip(names[last:], arguments.defaults, strict=True))
-        keywords = [item.arg for item in arguments.kwonlyargs]
-        defaults |= {k: v for k, v in zip(keywords, arguments.kw_defaults, strict=True) if v}
-        left = dict(named)
+        names = [parameter.arg for parameter in (*signature.posonlyargs, *signature.args)]
+        keyword_only = [parameter.arg for parameter in signature.kwonlyargs]
+        last = len(names) - len(signature.defaults)
+        defaults = dict(zip(names[last:], signature.defaults, strict=True))
+        defaults |= {k: v for k, v in zip(keyword_only, signature.kw_defaults, strict=True) if v}
+        unbound = dict(keywords)
         for index, name in enumerate(names):
-            if index < len(given):
-                scope.names[name] = given[index]
-        for name in every:
-            if name in left:
-                scope.names[name] = scope.names.get(name, NOTHING) | left.pop(name)
+            if index < len(arguments):
+                scope.names[name] = arguments[index]
+        for name in (*names, *keyword_only):
+            if name in unbound:
+                scope.names[name] = scope.names.get(name, NOTHING) | unbound.pop(name)
             elif name not in scope.names:
                 default = defaults.get(name)
                 scope.names[name] = self._value(default, scope) if default else NOTHING
-        scope.fixed = set(every) - scope.assigned
-        if arguments.vararg:
-            scope.names[arguments.vararg.arg] = frozenset({Several(tuple(given[len(names) :]))})
-        if arguments.kwarg:
-            scope.names[arguments.kwarg.arg] = joined(left.values())
+        scope.fixed = {*names, *keyword_only} - scope.assigned
+        if signature.vararg:
+            scope.names[signature.vararg.arg] = frozenset({Several(tuple(arguments[len(names) :]))})
+        if signature.kwarg:
+            scope.names[signature.kwarg.arg] = joined(unbound.values())
 
     # ---- Statements -----------------------------------------------------------------------------
 
     def _block(self, body: Sequence[ast.stmt], scope: Scope) -> Values:
-        return joined([self._statement(item, scope) for item in body])
+        return joined([self._statement(statement, scope) for statement in body])
 
-    def _statement(self, item: ast.stmt, scope: Scope) -> Values:
-        match item:
+    def _statement(self, statement: ast.stmt, scope: Scope) -> Values:
+        match statement:
             case ast.Return(value=value):
                 return self._value(value, scope) if value else NOTHING
             case ast.If(test=test, body=body, orelse=other):
@@ -229,35 +228,34 @@ class Follower(Expressions):
                 caught = [line for handler in handlers for line in handler.body]
                 return self._block([*body, *caught, *other, *last], scope)
             case ast.FunctionDef():
-                scope.set(item.name, frozenset({Local(item, scope)}))
+                scope.set(statement.name, frozenset({Local(statement, scope)}))
             case ast.Expr(value=value):
-                # A yield is a result, a call is made for what it does.
+                # A yield is a result; other expressions have only effects.
                 values = self._value(value, scope)
                 return values if isinstance(value, (ast.Yield, ast.YieldFrom)) else NOTHING
             case ast.Assert(test=test):
                 self.decide(self._value(test, scope))
             case ast.ImportFrom() | ast.Import():
-                self._import(item, scope)
+                self._import(statement, scope)
             case _:
-                # What an error says has no influence on values.
-                pass
+                pass  # An error's text has no influence on values.
         return NOTHING
 
-    def _import(self, item: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+    def _import(self, statement: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         package = str(scope.python.get("__package__") or "")
-        for alias in item.names:
+        for alias in statement.names:
             try:
-                if isinstance(item, ast.Import):
-                    found: object = importlib.import_module(alias.name)
+                if isinstance(statement, ast.Import):
+                    imported: object = importlib.import_module(alias.name)
                     name = alias.asname or ""
                 else:
-                    source = "." * item.level + (item.module or "")
+                    source = "." * statement.level + (statement.module or "")
                     module = importlib.import_module(source, package)
-                    found, name = getattr(module, alias.name), alias.asname or alias.name
+                    imported, name = getattr(module, alias.name), alias.asname or alias.name
             except (ImportError, AttributeError):
                 continue
             if name:
-                scope.set(name, known(found))
+                scope.set(name, values_of_object(imported))
 
     def _assign(self, target: ast.expr, values: Values, scope: Scope) -> None:
         match target:
@@ -266,8 +264,8 @@ class Follower(Expressions):
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 for index, part in enumerate(parts):
                     if isinstance(part, ast.Starred):
-                        rest = slice(index, None)
-                        self._assign(part.value, self._element(values, rest), scope)
+                        tail = self._element(values, slice(index, None))
+                        self._assign(part.value, tail, scope)
                     else:
                         self._assign(part, self._element(values, index), scope)
             case ast.Attribute(value=value, attr=name):

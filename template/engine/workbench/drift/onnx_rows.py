@@ -13,18 +13,15 @@ from ...backend.importers.onnx.graph import Graph
 from ...backend.importers.onnx.graph import Node as OurNode
 from ...backend.importers.onnx.operators import RULES
 from ...backend.importers.onnx.versions import converters as all_converters
+from .abstract_values import NOTHING, Attributes, Inputs, Instance, Node, Object, Reads
 from .following import Follower
-from .given import NOTHING, Attributes, Inputs, Instance, Known, Node, Reads
 
 
 def find_table(
     converters: Mapping[str, Any] | None = None,
     rules: Mapping[str, Callable[..., None]] | None = None,
 ) -> Table:
-    """Find out what is read of each operator.
-
-    `converters`, `rules`: those of this package and of TVM by default.
-    """
+    """Return the table of what is read of each operator."""
     converters = all_converters() if converters is None else converters
     return {
         "importer": rows_of_converters(converters),
@@ -62,14 +59,14 @@ def _rows_of_rules(rules: Mapping[str, Callable[..., None]]) -> Rows:
     rows: Rows = {}
     for op, rule in sorted(rules.items()):
         follower = Follower()
-        graph = frozenset({Known(Instance(Graph))})
+        graph = frozenset({Object(Instance(Graph))})
         follower.follow(rule, graph, frozenset({Node(OurNode)}))
         rows |= _rows(op, [], lambda opset, reads=follower.reads: reads)  # type: ignore[misc]
     return rows
 
 
 def _rows(op: str, implemented: Iterable[int], read: Callable[[int], Reads]) -> Rows:
-    """Return the rows of an operator, each for the versions from it to the next one."""
+    """Return the rows of an operator, each for the versions up to the next row."""
     rows: Rows = {}
     first = versions_of(op)[:1]
     for domain, versions in (("", versions_of(op)), ("com.microsoft", [1])):
@@ -87,11 +84,11 @@ def _rows(op: str, implemented: Iterable[int], read: Callable[[int], Reads]) -> 
 
 def _row(schema: Schema, reads: Reads) -> Row:
     names = {name: name in reads.attributes for name in schema.defaults}
-    # What no version of the schema has, some models have nevertheless.
+    # Some models have attributes that no version of the schema has.
     names |= {name: True for name in reads.attributes - {"tvm_custom"}}
     names |= {f"input {name}": reads.has_input(place) for place, name in enumerate(schema.inputs)}
     read = sorted(name for name, is_read in names.items() if is_read)
-    others = sorted(name for name, is_read in names.items() if not is_read)
+    unread = sorted(name for name, is_read in names.items() if not is_read)
     if reads.passes:
-        return {"reads": read, "ignores": [], "hands_on": others}
-    return {"reads": read, "ignores": others}
+        return {"reads": read, "ignores": [], "hands_on": unread}
+    return {"reads": read, "ignores": unread}

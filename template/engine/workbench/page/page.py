@@ -37,7 +37,7 @@ _SCRIPTS = (
 )
 
 _PICTURES = ("roofline", "memory")
-"""What the page shows of `Profile.to_svg`; it has a timeline of its own, which can be zoomed."""
+"""The pictures of a profile on the page, which has a timeline of its own."""
 
 
 def write_page(
@@ -48,31 +48,33 @@ def write_page(
     title: str = "What runs where",
 ) -> None:
     """Write a report as one HTML page."""
-    found = Profile.from_dict(profile) if profile is not None else None
-    if found is not None:
-        require_match(found, report)
-        found = named(found, report)
+    profiled = Profile.from_dict(profile) if profile is not None else None
+    if profiled is not None:
+        require_match(profiled, report)
+        profiled = named(profiled, report)
     if accuracy is not None:
         accuracy = AccuracyReport.from_dict(accuracy).to_dict()
     data = {
         "title": title,
         "report": report.to_dict(),
         "meanings": {code.value: code.meaning for code in Code},
-        "profile": found.to_dict() if found is not None else None,
+        "profile": profiled.to_dict() if profiled is not None else None,
         "palette": PALETTE,
-        "pictures": {name: found.to_svg(name) for name in _PICTURES} if found is not None else {},
+        "pictures": {name: profiled.to_svg(name) for name in _PICTURES}
+        if profiled is not None
+        else {},
         "accuracy": accuracy,
     }
     scripts = "\n".join(_part(name) for name in _SCRIPTS)
     licence = f"dagre lays out the graph. {_part('dagre.LICENSE')}".replace("--", "- -")
-    # Without the comment before it, the licence of this one file.
+    # Without the licence of this one file before the header.
     body = _part("page.html")
     page = (
         "<!DOCTYPE html>\n"
         f"<!--\n{licence}-->\n"
         '<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # Whatever the names in a model hold: nothing is loaded.
+        # Nothing is loaded, even if a name in a model is a script or a link.
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
         '<link rel="icon" href="data:,">\n'
@@ -100,7 +102,7 @@ def _finite(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): _finite(field) for key, field in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_finite(element) for element in value]
     return value

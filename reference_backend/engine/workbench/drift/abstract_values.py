@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a name in the code of a converter may be, as far as it matters for what it reads."""
+"""The possible values of names in a converter, as far as they tell what it reads of a node."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Inputs:
     stop: int | None = None
 
     def at(self, place: int | slice | None) -> Value:
-        """Return one of them, some, or for an unknown place any."""
+        """Return one input, a slice of them, or for an unknown place any."""
         if place is None or (isinstance(place, int) and place < 0):
             return Read(None, self.start, self.stop)
         if isinstance(place, int):
@@ -82,21 +82,21 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Several:
-    """Some values in a row."""
+    """A tuple or list of values."""
 
     items: tuple[Values, ...]
 
 
 @dataclass(frozen=True)
-class Known:
-    """An object of Python: a class, a module, or something that has methods."""
+class Object:
+    """An object of Python: a class, a module, or an instance of a class."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A method, and what it belongs to."""
+    """A method with its instance and class."""
 
     function: Any
     instance: Values
@@ -113,7 +113,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Super:
-    """What `super()` is in a method."""
+    """The value of `super()` in a method."""
 
     owner: type
     kind: type
@@ -121,8 +121,8 @@ class Super:
 
 
 Value = (
-    Constant | Node | Attributes | Items | Options | Read | Inputs | Several | Known | Bound | Local
-    | Super
+    Constant | Node | Attributes | Items | Options | Read | Inputs | Several | Object | Bound
+    | Local | Super
 )  # fmt: skip
 Values = frozenset[Any]
 NOTHING: Values = frozenset()
@@ -134,7 +134,7 @@ class Reads:
 
     attributes: set[str] = field(default_factory=set)
     ranges: set[tuple[int, int | None]] = field(default_factory=set)
-    """The inputs: first, and what comes after the last."""
+    """The inputs: the first, and the one after the last."""
     passes: bool = False
     """Whether it hands on all attributes."""
 
@@ -150,11 +150,11 @@ class Reads:
             case Attributes() | Items() | Node():
                 self.passes = True
 
-    def add(self, other: Reads) -> None:
-        """Add what another one has."""
-        self.attributes |= other.attributes
-        self.ranges |= other.ranges
-        self.passes |= other.passes
+    def add(self, reads: Reads) -> None:
+        """Add all that another converter reads."""
+        self.attributes |= reads.attributes
+        self.ranges |= reads.ranges
+        self.passes |= reads.passes
 
     def has_input(self, place: int) -> bool:
         """Return whether an input is read."""
@@ -163,89 +163,86 @@ class Reads:
 
 @dataclass(frozen=True)
 class Instance:
-    """An object of a class that is followed; all of a class are as one."""
+    """An instance of a followed class; all instances of a class are one."""
 
     kind: type
 
 
 def joined(parts: Iterable[Values]) -> Values:
-    """Return what one of some may be."""
+    """Return the union of possible values."""
     return NOTHING.union(*parts)
 
 
-def known(value: object) -> Values:
-    """Return an object of Python, if it matters."""
+def values_of_object(value: object) -> Values:
+    """Return an object of Python as values; none if it cannot matter."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return frozenset({Constant(value)})
     is_code = isinstance(value, (FunctionType, type)) or inspect.ismethod(value)
     is_ours = type(value).__module__.startswith(FOLLOWED)
     if is_code or inspect.ismodule(value) or is_ours:
-        return frozenset({Known(value)})
+        return frozenset({Object(value)})
     return NOTHING
 
 
 def only(values: Values) -> object:
-    """Return the one constant that values are; None if they may be more."""
-    one = next(iter(values)) if len(values) == 1 else None
-    return one.value if isinstance(one, Constant) else None
+    """Return the constant if it is the only possible value, else None."""
+    value = next(iter(values)) if len(values) == 1 else None
+    return value.value if isinstance(value, Constant) else None
 
 
 def attributes_named(key: Values) -> Values:
     """Return the attributes of some names; all if a name is not known."""
-    names = [item.value for item in key if isinstance(item, Constant)]
-    found = frozenset(Read(name) for name in names if isinstance(name, str))
-    return found or frozenset({Attributes()})
+    names = [constant.value for constant in key if isinstance(constant, Constant)]
+    named = frozenset(Read(name) for name in names if isinstance(name, str))
+    return named or frozenset({Attributes()})
 
 
 def reads(values: Values) -> Values:
-    """Return those that are read of a node."""
-    return frozenset(item for item in values if isinstance(item, Read))
+    """Return the values that are read of a node."""
+    return frozenset(value for value in values if isinstance(value, Read))
 
 
 def spread(values: Values) -> list[Values]:
-    """Return what stands at each place of a call with `*values`."""
+    """Return the values at each place of a call with `*values`."""
     for value in values:
         if isinstance(value, Several):
             return list(value.items)
         if isinstance(value, Inputs):
             count = 8 if value.stop is None else value.stop - value.start
             places: list[Values] = [frozenset({value.at(place)}) for place in range(count)]
-            rest = Inputs(value.start + count).at(None)
-            return [*places, frozenset({rest})] if value.stop is None else places
+            remaining = Inputs(value.start + count).at(None)
+            return [*places, frozenset({remaining})] if value.stop is None else places
     return [values]
 
 
 def class_of(value: Value) -> type | None:
     """Return the class whose members a value has."""
     match value:
-        case Known(value=type() as kind):
+        case Object(value=type() as kind):
             return kind
-        case Known(value=Instance() as instance):
+        case Object(value=Instance() as instance):
             return instance.kind
-        case Known(value=other):
-            is_plain = isinstance(other, FunctionType) or inspect.ismodule(other)
-            return None if is_plain or inspect.ismethod(other) else type(other)
+        case Object(value=value):
+            is_plain = isinstance(value, FunctionType) or inspect.ismodule(value)
+            return None if is_plain or inspect.ismethod(value) else type(value)
         case Node(kind=kind) | Super(kind=kind):
             return kind
     return None
 
 
 def member(kind: type, name: str, instance: Values, is_class: bool = False) -> Values:
-    """Return a member of a class, as an instance sees it or, if so said, the class itself.
-
-    `is_class`: whether the instance is the class.
-    """
+    """Return a member of a class, as an instance sees it, or (`is_class`) the class itself."""
     owner = next((place for place in kind.__mro__ if name in vars(place)), None)
     if owner is None:
         return NOTHING
-    found = vars(owner)[name]
-    if isinstance(found, property):
-        return frozenset({Bound(found, instance, owner)})
-    if isinstance(found, staticmethod):
-        return known(found.__func__)
-    if isinstance(found, classmethod):
-        of_class = instance if is_class else frozenset({Known(kind)})
-        return frozenset({Bound(found.__func__, of_class, owner)})
-    if isinstance(found, FunctionType) and not is_class:
-        return frozenset({Bound(found, instance, owner)})
-    return known(found)
+    attribute = vars(owner)[name]
+    if isinstance(attribute, property):
+        return frozenset({Bound(attribute, instance, owner)})
+    if isinstance(attribute, staticmethod):
+        return values_of_object(attribute.__func__)
+    if isinstance(attribute, classmethod):
+        of_class = instance if is_class else frozenset({Object(kind)})
+        return frozenset({Bound(attribute.__func__, of_class, owner)})
+    if isinstance(attribute, FunctionType) and not is_class:
+        return frozenset({Bound(attribute, instance, owner)})
+    return values_of_object(attribute)
