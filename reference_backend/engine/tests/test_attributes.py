@@ -132,9 +132,9 @@ def test_a_planted_drop_is_found_in_a_rule_for_onnx():
 
     rule = RULES["QGemm"]
 
-    def dropped(graph, node):
+    def dropped(node):
         a, a_scale, a_zero = node.inputs(3)
-        graph.emit("Relu", [graph.dequantize(node, a, a_scale, a_zero, 0)], like=node)
+        node.write("Relu", node.dequantize(a, a_scale, a_zero, 0))
 
     before = find_table({}, {"QGemm": rule})["rules"]
     after = find_table({}, {"QGemm": dropped})["rules"]

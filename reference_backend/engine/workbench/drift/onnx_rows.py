@@ -9,11 +9,10 @@ from typing import Any
 
 from ...backend.importers.attributes.onnx_schemas import Schema, schema_of, versions_of
 from ...backend.importers.attributes.tables import Row, Rows, Table
-from ...backend.importers.onnx.graph import Graph
-from ...backend.importers.onnx.graph import Node as OurNode
+from ...backend.importers.onnx.node import Node as OurNode
 from ...backend.importers.onnx.operators import RULES
 from ...backend.importers.onnx.versions import converters as all_converters
-from .abstract_values import NOTHING, Attributes, Inputs, Instance, Node, Object, Reads
+from .abstract_values import NOTHING, Attributes, Inputs, Node, Reads
 from .following import Follower
 
 
@@ -59,8 +58,7 @@ def _rows_of_rules(rules: Mapping[str, Callable[..., None]]) -> Rows:
     rows: Rows = {}
     for op, rule in sorted(rules.items()):
         follower = Follower()
-        graph = frozenset({Object(Instance(Graph))})
-        follower.follow(rule, graph, frozenset({Node(OurNode)}))
+        follower.follow(rule, frozenset({Node(OurNode)}))
         rows |= _rows(op, [], lambda opset, reads=follower.reads: reads)  # type: ignore[misc]
     return rows
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from ..onnx.graph import graphs_of, title_of
+from ..onnx.graph import graphs_of, title_of, value_of
 from .onnx_schemas import row_of, schema_of
 from .tables import load
 from .unread import MISSING, Given, refuses, require_read
@@ -79,13 +79,10 @@ def _scalar(value: object) -> object:
 
 def _constants(graph: GraphProto) -> dict[str, Array]:
     """Return the small constants of a graph."""
-    found = {item.name: item for item in graph.initializer}
-    for node in graph.node:
-        values = [item.t for item in node.attribute if item.name == "value"]
-        if node.op_type == "Constant" and values:
-            found[node.output[0]] = values[0]
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    tensors |= {node.output[0]: value for node in graph.node if (value := value_of(node))}
     return {
-        name: numpy_helper.to_array(item)
-        for name, item in found.items()
-        if not item.dims or list(item.dims) == [1]
+        name: numpy_helper.to_array(tensor)
+        for name, tensor in tensors.items()
+        if not tensor.dims or list(tensor.dims) == [1]
     }

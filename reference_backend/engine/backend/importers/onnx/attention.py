@@ -11,37 +11,33 @@ from onnx import TensorProto
 
 from ...shared.aliases import Array
 from ...shared.messages import FIX_SIZES
-from .graph import Graph, Node, Rule
-from .writer import Writer
+from .node import Node, Rule
 
 _BEFORE_SOFTMAX, _AFTER_SOFTCAP, _AFTER_BIAS, _AFTER_SOFTMAX = range(4)
 
 _PRECISIONS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
-def _attention(graph: Graph, node: Node) -> None:
+def _attention(node: Node) -> None:
     if node.proto.domain == "com.microsoft":
         # Another operator of the same name, which TVM reads.
-        graph.nodes.append(node.proto)
+        node.keep()
         return
-    _Attention(graph, node).write()
+    _Attention(node).write()
 
 
 class _Attention:
     """Attention that is written as products, a bias and a softmax.
 
-    `graph`: the graph.
     `node`: the node.
     """
 
-    def __init__(self, graph: Graph, node: Node) -> None:
-        self.graph = graph
+    def __init__(self, node: Node) -> None:
         self.node = node
-        self.writer = Writer(graph, node)
         names = node.inputs(7)
         self.q, self.k, self.v, self.mask, self.past_k, self.past_v, self.filled = names
         get = node.attributes.get
-        self.dtype = self.writer.dtype(self.q)
+        self.dtype = self.node.dtype(self.q)
         self.windows = {
             name: int(get(name, -1)) for name in ("left_window_size", "right_window_size")
         }
@@ -67,7 +63,7 @@ class _Attention:
     # ---- Sizes ----------------------------------------------------------------------------------
 
     def _sizes(self, name: str) -> list[int | None]:
-        sizes = self.graph.sizes(name)
+        sizes = self.node.sizes(name)
         if sizes is None or len(sizes) not in (3, 4):
             self.node.refuse(
                 f"the rank of its input {name!r} is not known to be 3 or 4; supported are "
@@ -98,11 +94,11 @@ class _Attention:
         past = self._steps(self.past_k, attribute) if self.past_k else 0
         return past + self._steps(self.k, attribute)
 
-    # ---- The graph ------------------------------------------------------------------------------
+    # ---- What replaces it -----------------------------------------------------------------------
 
     def write(self) -> None:
         """Write the nodes."""
-        write = self.writer
+        node = self.node
         y, present_k, present_v, scores_out = [*self.node.proto.output, "", "", ""][:4]
         q = self._by_heads(self.q, self.q_heads)
         k = self._cached(self._by_heads(self.k, self.kv_heads), self.past_k, present_k)
@@ -115,25 +111,25 @@ class _Attention:
                     "qk_matmul_output_mode=0 with softcap is not supported: ONNX Runtime and "
                     "ONNX's reference differ there"
                 )
-            limit = write.constant(self.softcap, self.dtype)
-            scores = write.op("Mul", write.op("Tanh", write.op("Div", scores, limit)), limit)
+            limit = node.literal(self.softcap, self.dtype)
+            scores = node.write("Mul", node.write("Tanh", node.write("Div", scores, limit)), limit)
         shown[_AFTER_SOFTCAP] = scores
         bias, has_empty = self._bias()
         if bias:
-            scores = write.op("Add", scores, bias)
+            scores = node.write("Add", scores, bias)
         shown[_AFTER_BIAS] = scores
         weights = self._softmax(scores, has_empty)
         shown[_AFTER_SOFTMAX] = weights
         if scores_out:
             if self.mode not in shown:
                 self.node.refuse(f"qk_matmul_output_mode={self.mode}; supported are 0 to 3")
-            write.op("Identity", shown[self.mode], output=scores_out)
+            node.write("Identity", shown[self.mode], output=scores_out)
         v = self._for_each_query(v, self.v)
         if not self.is_flat:
-            write.op("MatMul", weights, v, output=y)
+            node.write("MatMul", weights, v, output=y)
             return
-        rows = write.transpose(write.op("MatMul", weights, v), (0, 2, 1, 3))
-        write.reshape(rows, (0, 0, -1), y)
+        rows = node.transpose(node.write("MatMul", weights, v), (0, 2, 1, 3))
+        node.reshape(rows, (0, 0, -1), y)
 
     def _by_heads(self, name: str, heads: int) -> str:
         """Return an input as [batch, heads, steps, size]."""
@@ -141,13 +137,13 @@ class _Attention:
             return name
         width = self._sizes(name)[2]
         size = -1 if width is None else width // heads
-        return self.writer.transpose(self.writer.reshape(name, (0, 0, heads, size)), (0, 2, 1, 3))
+        return self.node.transpose(self.node.reshape(name, (0, 0, heads, size)), (0, 2, 1, 3))
 
     def _cached(self, new: str, past: str, present: str) -> str:
         """Put what is new behind what is known."""
         if past:
-            return self.writer.op("Concat", past, new, output=present, axis=2)
-        return self.writer.op("Identity", new, output=present) if present else new
+            return self.node.write("Concat", past, new, output=present, axis=2)
+        return self.node.write("Identity", new, output=present) if present else new
 
     def _for_each_query(self, x: str, origin: str) -> str:
         """Repeat the heads of keys or values for the queries that share them."""
@@ -158,14 +154,14 @@ class _Attention:
         if size is None:
             self.node.refuse(f"the size of a head of {origin!r} is open, and queries share heads")
         size = size // self.kv_heads if self.is_flat else size
-        write = self.writer
-        copies = write.op("Concat", *[write.unsqueeze(x, 2)] * group, axis=2)
-        return write.reshape(copies, (0, self.q_heads, -1, size))
+        node = self.node
+        copies = node.write("Concat", *[node.unsqueeze(x, 2)] * group, axis=2)
+        return node.reshape(copies, (0, self.q_heads, -1, size))
 
     def _products(self, q: str, k: str) -> str:
         """Multiply queries and keys, and scale the products."""
-        write = self.writer
-        turned = write.transpose(k, (0, 1, 3, 2))
+        node = self.node
+        turned = node.transpose(k, (0, 1, 3, 2))
         scale = self.node.attributes.get("scale")
         if scale is None:
             width = self._sizes(self.q)[-1]
@@ -173,65 +169,65 @@ class _Attention:
                 self.node.refuse("scale is missing, and the size of a head is open")
             scale = 1 / math.sqrt(width // self.q_heads if self.is_flat else width)
         if self.dtype == "float32" or scale <= 0:
-            product = write.op("MatMul", q, turned)
-            return write.op("Mul", product, write.constant(scale, self.dtype))
+            product = node.write("MatMul", q, turned)
+            return node.write("Mul", product, node.literal(scale, self.dtype))
         # The product alone might leave the range of float16.
-        root = write.constant(math.sqrt(scale), self.dtype)
-        return write.op("MatMul", write.op("Mul", q, root), write.op("Mul", turned, root))
+        root = node.literal(math.sqrt(scale), self.dtype)
+        return node.write("MatMul", node.write("Mul", q, root), node.write("Mul", turned, root))
 
     def _softmax(self, scores: str, has_empty: bool) -> str:
-        write = self.writer
+        node = self.node
         kind = self.precision
-        own = self.graph.element_type(self.q)
-        wide = write.op("Cast", scores, to=kind) if kind not in (0, own) else scores
-        weights = write.op("Softmax", wide, axis=-1)
+        own = self.node.element_type(self.q)
+        wide = node.write("Cast", scores, to=kind) if kind not in (0, own) else scores
+        weights = node.write("Softmax", wide, axis=-1)
         if wide != scores:
-            weights = write.op("Cast", weights, to=own)
+            weights = node.write("Cast", weights, to=own)
         if not has_empty:
             return weights
         # Where nothing may be seen, the result is 0; this is how PyTorch writes it.
-        lowest = write.constant(-np.inf, self.dtype)
-        seen = write.op("Not", write.op("Equal", scores, lowest))
-        numbers = write.op("Cast", seen, to=TensorProto.INT8)
-        most = write.op("ReduceMax", numbers, write.integers(-1), keepdims=1)
-        empty = write.op("Not", write.op("Cast", most, to=TensorProto.BOOL))
-        return write.op("Where", empty, write.constant(0, self.dtype), weights)
+        lowest = node.literal(-np.inf, self.dtype)
+        seen = node.write("Not", node.write("Equal", scores, lowest))
+        numbers = node.write("Cast", seen, to=TensorProto.INT8)
+        most = node.write("ReduceMax", numbers, node.integers(-1), keepdims=1)
+        empty = node.write("Not", node.write("Cast", most, to=TensorProto.BOOL))
+        return node.write("Where", empty, node.literal(0, self.dtype), weights)
 
     # ---- What a query may see -------------------------------------------------------------------
 
     def _bias(self) -> tuple[str, bool]:
         """Return what is added to the scores, and whether it may hide all keys of a query."""
-        write = self.writer
+        node = self.node
         real = ""
         masks: list[str] = []
         if self.mask:
             mask = self._padded(self.mask)
-            is_bool = write.dtype(self.mask) == "bool"
+            is_bool = node.dtype(self.mask) == "bool"
             real, masks = ("", [mask]) if is_bool else (mask, [])
         masks += self._limits()
-        arrays = [self.graph.constant(name) for name in masks]
+        arrays = [self.node.constant(name) for name in masks]
         known = [array for array in arrays if array is not None]
         rest = [name for name, array in zip(masks, arrays, strict=True) if array is None]
         if not masks:
             return real, bool(real) and self._hides_all(real)
         lowest, zero = np.array(-np.inf, self.dtype), np.zeros((), self.dtype)
         if not rest:
-            hidden = write.constant(np.where(_all_of(known), zero, lowest))
+            hidden = node.literal(np.where(_all_of(known), zero, lowest))
         else:
-            allowed = [*rest, *([write.constant(_all_of(known))] if known else [])]
+            allowed = [*rest, *([node.literal(_all_of(known))] if known else [])]
             while len(allowed) > 1:
-                allowed = [write.op("And", *allowed[:2]), *allowed[2:]]
-            hidden = write.op("Where", allowed[0], write.constant(zero), write.constant(lowest))
-        bias = write.add(real, hidden) if real else hidden
+                allowed = [node.write("And", *allowed[:2]), *allowed[2:]]
+            hidden = node.write("Where", allowed[0], node.literal(zero), node.literal(lowest))
+        bias = node.add(real, hidden) if real else hidden
         return bias, self._hides_all(bias)
 
     def _hides_all(self, bias: str) -> bool:
-        array = self.graph.constant(bias)
+        array = self.node.constant(bias)
         return array is None or bool(np.isneginf(array).all(axis=-1).any())
 
     def _padded(self, mask: str) -> str:
         """Return a mask for all keys: what it does not have is hidden."""
-        sizes = self.graph.sizes(mask)
+        sizes = self.node.sizes(mask)
         if sizes is None or sizes[-1] is None:
             return mask
         steps = self._sizes(self.k)[-2]
@@ -243,23 +239,23 @@ class _Attention:
             self.node.refuse(
                 f"its attn_mask {mask!r} is too short, and its other sizes are open; {FIX_SIZES}"
             )
-        dtype = self.writer.dtype(mask)
+        dtype = self.node.dtype(mask)
         shape = [*(size or 0 for size in sizes[:-1]), lacking]
         more = np.full(shape, False if dtype == "bool" else -np.inf, dtype)
-        array = self.graph.constant(mask)
+        array = self.node.constant(mask)
         if array is not None:
-            return self.writer.constant(np.concatenate([array, more], -1))
-        return self.writer.op("Concat", mask, self.writer.constant(more), axis=-1)
+            return self.node.literal(np.concatenate([array, more], -1))
+        return self.node.write("Concat", mask, self.node.literal(more), axis=-1)
 
     def _limits(self) -> list[str]:
         """Return the masks of nonpad_kv_seqlen, is_causal and the windows."""
-        write = self.writer
+        node = self.node
         masks: list[str] = []
         filled = ""
         if self.filled:
             keys = np.arange(self._key_steps("nonpad_kv_seqlen"), dtype="int64")
-            filled = write.reshape(self.filled, (-1, 1, 1, 1))
-            masks.append(write.op("Less", write.constant(keys.reshape(1, 1, 1, -1)), filled))
+            filled = node.reshape(self.filled, (-1, 1, 1, 1))
+            masks.append(node.write("Less", node.literal(keys.reshape(1, 1, 1, -1)), filled))
         left, right = self.windows.values()
         limits = [("is_causal", "LessOrEqual", 0)] if self.is_causal else []
         limits += [("right_window_size", "LessOrEqual", right)] if right >= 0 else []
@@ -269,11 +265,11 @@ class _Attention:
             # The distance of each key from the query, less the limit, before the past is added.
             ahead = np.arange(columns, dtype="int64") - np.arange(rows).reshape(-1, 1) - distance
             if filled:
-                last = write.op("Sub", filled, write.constant(rows, "int64"))
-                masks.append(write.op(op, write.constant(ahead[None, None]), last))
+                last = node.write("Sub", filled, node.literal(rows, "int64"))
+                masks.append(node.write(op, node.literal(ahead[None, None]), last))
                 continue
             past = self._steps(self.past_k, attribute) if self.past_k else 0
-            masks.append(write.constant(ahead <= past if op == "LessOrEqual" else ahead >= past))
+            masks.append(node.literal(ahead <= past if op == "LessOrEqual" else ahead >= past))
         return masks
 
 
@@ -287,14 +283,13 @@ def _all_of(masks: list[Array]) -> Array:
 # ---- RotaryEmbedding ----------------------------------------------------------------------------
 
 
-def _rotary_embedding(graph: Graph, node: Node) -> None:
+def _rotary_embedding(node: Node) -> None:
     if node.proto.domain == "com.microsoft":
         # Another operator of the same name.
-        graph.nodes.append(node.proto)
+        node.keep()
         return
-    write = Writer(graph, node)
     x, cos, sin, positions = node.inputs(4)
-    sizes = graph.sizes(x)
+    sizes = node.sizes(x)
     if sizes is None or len(sizes) not in (3, 4) or sizes[-1] is None:
         node.refuse(
             f"the shape of its input {x!r} is not known; supported are [batch, steps, heads * "
@@ -307,35 +302,35 @@ def _rotary_embedding(graph: Graph, node: Node) -> None:
             node.refuse("num_heads is missing")
         size //= heads
         # The heads stay behind the steps, as they are.
-        x = write.reshape(x, (0, 0, heads, size))
+        x = node.reshape(x, (0, 0, heads, size))
     if positions:
-        cos, sin = (write.op("Gather", name, positions, axis=0) for name in (cos, sin))
-    cos, sin = (write.unsqueeze(name, 2 if is_flat else 1) for name in (cos, sin))
+        cos, sin = (node.write("Gather", name, positions, axis=0) for name in (cos, sin))
+    cos, sin = (node.unsqueeze(name, 2 if is_flat else 1) for name in (cos, sin))
     turned = node.attributes.get("rotary_embedding_dim", 0) or size
-    rest = "" if turned == size else write.part(x, 3, turned, size)
-    part = x if turned == size else write.part(x, 3, 0, turned)
+    rest = "" if turned == size else node.part(x, 3, turned, size)
+    part = x if turned == size else node.part(x, 3, 0, turned)
     half = turned // 2
     if node.attributes.get("interleaved", 0):
-        pairs = write.reshape(part, (0, 0, 0, half, 2))
-        one, other = (write.squeeze(item, 4) for item in write.split(pairs, 4, 2))
+        pairs = node.reshape(part, (0, 0, 0, half, 2))
+        one, other = (node.squeeze(item, 4) for item in node.split(pairs, 4, 2))
     else:
-        one, other = write.split(part, 3, 2)
-    real = write.op("Sub", write.op("Mul", cos, one), write.op("Mul", sin, other))
-    imaginary = write.op("Add", write.op("Mul", sin, one), write.op("Mul", cos, other))
+        one, other = node.split(part, 3, 2)
+    real = node.write("Sub", node.write("Mul", cos, one), node.write("Mul", sin, other))
+    imaginary = node.write("Add", node.write("Mul", sin, one), node.write("Mul", cos, other))
     output = node.proto.output[0]
     if node.attributes.get("interleaved", 0):
-        both = [write.unsqueeze(item, 4) for item in (real, imaginary)]
-        joined = write.reshape(write.op("Concat", *both, axis=4), (0, 0, 0, turned))
+        both = [node.unsqueeze(item, 4) for item in (real, imaginary)]
+        joined = node.reshape(node.write("Concat", *both, axis=4), (0, 0, 0, turned))
         parts = [joined, rest] if rest else [joined]
     else:
         parts = [real, imaginary, rest] if rest else [real, imaginary]
     if is_flat:
-        whole = write.op("Concat", *parts, axis=3) if len(parts) > 1 else parts[0]
-        write.reshape(whole, (0, 0, heads * size), output)
+        whole = node.write("Concat", *parts, axis=3) if len(parts) > 1 else parts[0]
+        node.reshape(whole, (0, 0, heads * size), output)
     elif len(parts) > 1:
-        write.op("Concat", *parts, output=output, axis=3)
+        node.write("Concat", *parts, output=output, axis=3)
     else:
-        write.op("Identity", parts[0], output=output)
+        node.write("Identity", parts[0], output=output)
 
 
 RULES: Mapping[str, Rule] = {"Attention": _attention, "RotaryEmbedding": _rotary_embedding}

@@ -9,21 +9,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...shared.aliases import Array
-from .graph import Graph, Node
+from .node import Node
 
 
 class Blocks:
     """A tensor whose scale changes every few elements of an axis, as rows of one block each.
 
-    `graph`: the graph.
     `node`: the node with the attribute `block_size`.
     `x`: the name of its tensor.
     `scale`: the name of its scales.
     """
 
-    def __init__(self, graph: Graph, node: Node, x: str, scale: str) -> None:
-        self._graph, self._node = graph, node
-        shape, scales = graph.shape(x), graph.shape(scale)
+    def __init__(self, node: Node, x: str, scale: str) -> None:
+        self._node = node
+        shape, scales = node.shape(x), node.shape(scale)
         if shape is None or scales is None:
             node.refuse(
                 f"block_size needs the shapes of {x!r} and {scale!r}, which are not known; "
@@ -44,15 +43,12 @@ class Blocks:
 
     def _ordered(self, name: str, rows: Sequence[int]) -> str:
         """Return a tensor with the axis of the blocks last, in another shape."""
-        graph = self._graph
-        array = graph.constant(name)
+        node = self._node
+        array = node.constant(name)
         if array is not None:
             array = np.ascontiguousarray(array.transpose(self._last)).reshape(rows)
-            return graph.add_constant(f"{name}_blocks", array)
-        if self._last != sorted(self._last):
-            name = graph.emit("Transpose", [name], {"perm": self._last}, like=self._node)
-        shape = graph.add_constant(f"{name}_shape", np.array(rows, "int64"))
-        return graph.emit("Reshape", [name, shape], like=self._node)
+            return node.literal(array, name=f"{name}_blocks")
+        return node.reshape(node.transpose(name, self._last), rows)
 
     def split(self, name: str) -> str:
         """Return the rows of a tensor, a block in each."""
@@ -64,21 +60,19 @@ class Blocks:
 
     def join(self, rows: str, output: str) -> None:
         """Put rows back into the shape of the tensor."""
-        graph, order = self._graph, self._last
-        shape = graph.add_constant(f"{rows}_shape", np.array(self._shape, "int64"))
+        node, order = self._node, self._last
         if order == sorted(order):
-            graph.emit("Reshape", [rows, shape], output=output, like=self._node)
+            node.reshape(rows, self._shape, output)
             return
-        last = graph.emit("Reshape", [rows, shape], like=self._node)
-        back = [order.index(index) for index in range(len(order))]
-        graph.emit("Transpose", [last], {"perm": back}, output, like=self._node)
+        back = [order.index(axis) for axis in range(len(order))]
+        node.transpose(node.reshape(rows, self._shape), back, output)
 
 
-def matmul_nbits(graph: Graph, node: Node) -> None:
+def matmul_nbits(node: Node) -> None:
     """Write a product with packed weights, which are constants, as dequantize and matmul."""
     a, b, scales, zeros, order, bias = node.inputs(6)
-    weights, scale = graph.constant(b), graph.constant(scales)
-    zero = graph.constant(zeros) if zeros else None
+    weights, scale = node.constant(b), node.constant(scales)
+    zero = node.constant(zeros) if zeros else None
     if weights is None or scale is None or (zeros and zero is None) or order:
         node.refuse("supported are constant weights, scales and zero points, and no g_idx")
     bits, size, rows, depth = (
@@ -99,19 +93,15 @@ def matmul_nbits(graph: Graph, node: Node) -> None:
     if zero is not None:
         points = _unpacked(zero.reshape(rows, -1), bits)[:, : depth // size].reshape(-1) - middle
     inputs = [
-        graph.add_constant(f"{b}_blocks", values.astype("int8")),
-        graph.add_constant(f"{b}_scales", scale.reshape(-1)),
-        graph.add_constant(f"{b}_zeros", points.astype("int8")),
+        node.literal(values, "int8", f"{b}_blocks"),
+        node.literal(scale.reshape(-1), name=f"{b}_scales"),
+        node.literal(points, "int8", f"{b}_zeros"),
     ]
-    w = graph.emit("DequantizeLinear", inputs, {"axis": 0}, like=node)
+    w = node.write("DequantizeLinear", *inputs, axis=0)
     if size != depth:
-        shape = graph.add_constant(f"{b}_shape", np.array([rows, depth], "int64"))
-        w = graph.emit("Reshape", [w, shape], like=node)
-    w = graph.emit("Transpose", [w], {"perm": [1, 0]}, like=node)
-    output = node.proto.output[0]
-    product = graph.emit("MatMul", [a, w], output="" if bias else output, like=node)
-    if bias:
-        graph.emit("Add", [product, bias], output=output, like=node)
+        w = node.reshape(w, (rows, depth))
+    w = node.transpose(w, (1, 0))
+    node.matmul(a, w, bias)
 
 
 def _unpacked(packed: Array, bits: int) -> Array:

@@ -17,7 +17,7 @@ from onnx import (
 )
 
 from .einsum import equation_of
-from .graph import OWN, Node, graphs_of, opset_of, title_of
+from .graph import OWN, graphs_of, opset_of, refuse, title_of
 
 
 def require_sound(model: ModelProto) -> None:
@@ -33,9 +33,10 @@ def require_sound(model: ModelProto) -> None:
     _require_graph(model.graph, (), opset)
     own = [node for node in model.graph.node if node.domain in OWN]
     if own and not any(item.domain in OWN for item in model.opset_import):
-        Node(own[0]).refuse(
+        refuse(
+            own[0],
             "the model does not say which version of ONNX's operators it has; write it into its "
-            "opset_import"
+            "opset_import",
         )
 
 
@@ -95,9 +96,9 @@ def _require_graph(graph: GraphProto, outer: Collection[str], opset: int) -> Non
         for name in filter(None, node.output):
             if name in made:
                 first = title_of(makers[name])
-                Node(node).refuse(f"its result {name!r} is that of the node {first}, too")
+                refuse(node, f"its result {name!r} is that of the node {first}, too")
             if name in own:
-                Node(node).refuse(f"its result {name!r} is an input or a constant, too")
+                refuse(node, f"its result {name!r} is an input or a constant, too")
             made.add(name)
             known.add(name)
     for value in graph.output:
@@ -110,13 +111,13 @@ def _require_graph(graph: GraphProto, outer: Collection[str], opset: int) -> Non
 
 def _require_operator(node: NodeProto, opset: int) -> None:
     if not node.op_type:
-        Node(node).refuse("it has no operator")
+        refuse(node, "it has no operator")
     if not any(node.output):
-        Node(node).refuse("it has no result")
+        refuse(node, "it has no result")
     if node.domain in OWN and defs.has(node.op_type):
         _require_whole(node, opset)
     if node.op_type == "Einsum":
-        equation_of(Node(node))
+        equation_of(node)
 
 
 def _require_whole(node: NodeProto, opset: int) -> None:
@@ -128,19 +129,19 @@ def _require_whole(node: NodeProto, opset: int) -> None:
     given = {item.name: item.type for item in node.attribute}
     for name, item in schema.attributes.items():
         if item.required and name not in given:
-            Node(node).refuse(f"its attribute {name} is missing")
+            refuse(node, f"its attribute {name} is missing")
         kind, wanted = given.get(name), int(item.type)
         if kind is not None and kind != wanted:
             names = [AttributeProto.AttributeType.Name(value) for value in (kind, wanted)]
-            Node(node).refuse(f"its attribute {name} is of type {names[0]}, and must be {names[1]}")
+            refuse(node, f"its attribute {name} is of type {names[0]}, and must be {names[1]}")
     for what, names, most in (
         ("inputs", node.input, schema.max_input),
         ("results", node.output, schema.max_output),
     ):
         if len(names) > most:
-            Node(node).refuse(f"it has {len(names)} {what}, and may have {most}")
+            refuse(node, f"it has {len(names)} {what}, and may have {most}")
     if len(node.input) < schema.min_input:
-        Node(node).refuse(f"it has {len(node.input)} inputs, and needs {schema.min_input}")
+        refuse(node, f"it has {len(node.input)} inputs, and needs {schema.min_input}")
 
 
 def _refuse_input(node: NodeProto, name: str, maker: NodeProto | None) -> None:
@@ -152,4 +153,4 @@ def _refuse_input(node: NodeProto, name: str, maker: NodeProto | None) -> None:
             f"the later node {title_of(maker)} computes it: the nodes form a cycle, or are not in "
             "an order in which they can be computed"
         )
-    Node(node).refuse(f"its input {name!r} is not known there: {why}")
+    refuse(node, f"its input {name!r} is not known there: {why}")

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,11 +14,13 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
+    OperatorSetIdProto,
     TensorProto,
     ValueInfoProto,
     helper,
     numpy_helper,
 )
+from onnx.reference import ReferenceEvaluator
 
 from ...shared.aliases import Array
 from ..failures import refusal
@@ -50,30 +51,55 @@ def title_of(node: NodeProto) -> str:
     return f"{node.name or next(iter(node.output), '')!r} ({domain}{node.op_type})"
 
 
-class Node:
-    """A node with its attributes as a mapping.
+def refuse(node: NodeProto, text: str) -> NoReturn:
+    """Raise that something about a node is not supported."""
+    raise refusal(f"ONNX node {title_of(node)}", text)
 
-    `proto`: the node.
+
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node by name."""
+    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
+
+
+def value_of(node: NodeProto) -> TensorProto | None:
+    """Return the value of a node Constant that has it as a tensor; None of other nodes."""
+    values = [item.t for item in node.attribute if item.name == "value"]
+    return values[0] if values and node.op_type == "Constant" else None
+
+
+def sizes_of(value: ValueInfoProto) -> list[int | None] | None:
+    """Return the sizes of a tensor, with None for each open one; None of an unknown rank."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+
+
+def evaluate(
+    node: NodeProto, given: Mapping[str, Array], opsets: Sequence[OperatorSetIdProto]
+) -> list[Array] | None:
+    """Return what ONNX's reference evaluator computes; None if it cannot.
+
+    `given`: the inputs by name.
+    `opsets`: the versions of operators.
     """
-
-    def __init__(self, proto: NodeProto) -> None:
-        self.proto = proto
-        self.attributes: dict[str, Any] = {
-            item.name: helper.get_attribute_value(item) for item in proto.attribute
-        }
-
-    def inputs(self, count: int) -> list[str]:
-        """Return the names of its inputs; "" for each that is absent."""
-        names = [*self.proto.input, *[""] * count]
-        return names[:count]
-
-    def refuse(self, text: str) -> NoReturn:
-        """Raise that something about it is not supported."""
-        raise refusal(f"ONNX node {title_of(self.proto)}", text)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), None)
+        for name, array in given.items()
+    ]
+    outputs = [ValueInfoProto(name=name) for name in node.output if name]
+    model = helper.make_model(
+        helper.make_graph([node], "node", inputs, outputs), opset_imports=opsets
+    )
+    try:
+        with np.errstate(all="ignore"):
+            return [np.asarray(array) for array in ReferenceEvaluator(model).run(None, given)]
+    except Exception:  # TVM's importer says what is wrong with the node.
+        return None
 
 
 class Graph:
-    """A graph, and the nodes that replace those it has.
+    """A graph, what is known of its tensors, and the nodes that replace those it has.
 
     `proto`: the graph, which is changed.
     `opset`: the version of ONNX's own operators in the model.
@@ -98,16 +124,17 @@ class Graph:
         self._shapes: dict[str, Sequence[int | None]] = dict(outer._shapes) if outer else {}
         self._empty: set[str] = set(outer._empty) if outer else set()
         self._names: Counter[str] = outer._names if outer else Counter()
-        self._scalars: dict[str, str] = {}
+        self.scalars: dict[str, str] = {}
+        """Scalars in place of constants of one element."""
         self.producers = {name: node for node in proto.node for name in node.output if name}
         self.uses = Counter(filter(None, reads(proto)))
         for tensor in proto.initializer:
             self._learn_constant(tensor.name, (weights or {}).get(tensor.name, tensor))
         for node in proto.node:
             self._names.update((*node.input, *node.output))
-            for item in node.attribute:
-                if node.op_type == "Constant" and item.name == "value":
-                    self._learn_constant(node.output[0], item.t)
+            tensor = value_of(node)
+            if tensor is not None:
+                self._learn_constant(node.output[0], tensor)
         for value in (*proto.input, *proto.value_info, *proto.output):
             self._learn_value(value)
 
@@ -118,15 +145,14 @@ class Graph:
         self._names[name] += 1
 
     def _learn_value(self, value: ValueInfoProto) -> None:
-        tensor = value.type.tensor_type
         self._names[value.name] += 1
-        if tensor.elem_type:
-            self._types.setdefault(value.name, tensor.elem_type)
-        if tensor.HasField("shape"):
-            sizes = [item.dim_value or None for item in tensor.shape.dim]
-            if any(item.HasField("dim_value") and not item.dim_value for item in tensor.shape.dim):
+        if value.type.tensor_type.elem_type:
+            self._types.setdefault(value.name, value.type.tensor_type.elem_type)
+        sizes = sizes_of(value)
+        if sizes is not None:
+            if 0 in sizes:
                 self._empty.add(value.name)
-            self._shapes.setdefault(value.name, sizes)
+            self._shapes.setdefault(value.name, [size or None for size in sizes])
 
     # ---- What is known --------------------------------------------------------------------------
 
@@ -159,17 +185,11 @@ class Graph:
         """Whether a tensor is known to have no elements."""
         return name in self._empty
 
-    def require_first_alone(self, node: Node) -> None:
-        """Refuse a node of whose results another one than the first is read."""
-        for name in node.proto.output[1:]:
-            if self.uses[name]:
-                node.refuse(
-                    f"its result {name!r} is not supported; supported is the first result alone"
-                )
-
-    def users(self, name: str) -> list[NodeProto]:
-        """Return the nodes that read a tensor."""
-        return [node for node in self.proto.node if name in node.input]
+    def single_user(self, name: str, op: str) -> NodeProto | None:
+        """Return the node that alone reads a tensor, if it is of an operator."""
+        users = [node for node in self.proto.node if name in node.input]
+        is_user = self.uses[name] == len(users) == 1 and users[0].op_type == op
+        return users[0] if is_user else None
 
     def learn(self, name: str, element_type: int, shape: Sequence[int] | None = None) -> None:
         """Remember what a rule knows about a tensor."""
@@ -195,98 +215,6 @@ class Graph:
         self._learn_constant(tensor.name, tensor)
         return str(tensor.name)
 
-    def emit(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        attributes: Mapping[str, object] | None = None,
-        output: str = "",
-        like: Node | None = None,
-    ) -> str:
-        """Add a node; return the name of its output.
-
-        `output`: the name of its output; by default a new one.
-        """
-        origin = like.proto.name or like.proto.output[0] if like else op
-        output = output or self.fresh(f"{origin}_{op}")
-        name = f"{origin}_{op}" if like else ""
-        self.nodes.append(helper.make_node(op, inputs, [output], name, **(attributes or {})))
-        return output
-
-    def scalar(self, name: str) -> str:
-        """Return a constant of one element as a scalar, and other tensors as they are."""
-        array = self.constant(name)
-        if array is None or array.ndim == 0 or array.size != 1:
-            return name
-        if name not in self._scalars:
-            self._scalars[name] = self.add_constant(f"{name}_scalar", array.reshape(()))
-        return self._scalars[name]
-
-    def scale(self, node: Node, name: str) -> str:
-        """Return a scale in float32, whatever its type is."""
-        if self.element_type(name) not in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
-            return self.scalar(name)
-        array = self.constant(name)
-        if array is not None:
-            return self.scalar(self.add_constant(f"{name}_float32", array.astype("float32")))
-        return self.emit("Cast", [name], {"to": TensorProto.FLOAT}, like=node)
-
-    def axis_of(self, node: Node, scale: str, axis: int) -> int | None:
-        """Return the axis along which a scale of a quantized operator lies; None if it is one."""
-        shape = self.shape(scale)
-        if shape is None:
-            node.refuse(
-                f"its scale {scale!r} is computed in the graph, and its shape is not known; "
-                "supported are constants, inputs of the model, and scales of DynamicQuantizeLinear"
-            )
-        if math.prod(shape) == 1:
-            return None
-        if len(shape) != 1:
-            node.refuse(
-                f"its scale {scale!r} has the shape {list(shape)}; supported are one scale, and a "
-                "vector with one for each channel"
-            )
-        return axis
-
-    def dequantize(
-        self, node: Node, x: str, scale: str, zero_point: str, axis: int | None = None
-    ) -> str:
-        """Add a DequantizeLinear; return the name of its output.
-
-        `x`, `scale`, `zero_point`: its inputs; an absent zero point is "".
-        `axis`: the axis of the channels if the scale is a vector.
-        """
-        along = None if axis is None else self.axis_of(node, scale, axis)
-        inputs = [x, self.scale(node, scale), self.scalar(zero_point)][: 3 if zero_point else 2]
-        return self.emit(
-            "DequantizeLinear", inputs, None if along is None else {"axis": along}, like=node
-        )
-
-    def quantize(self, node: Node, x: str, scale: str, zero_point: str, like: str) -> None:
-        """Add the QuantizeLinear that computes the output of a node.
-
-        `x`, `scale`, `zero_point`: the inputs; an absent zero point is "".
-        `like`: names of tensors of the same type, which it needs if the zero point is absent.
-        """
-        if not zero_point:
-            kind = self.element_type(like)
-            if not kind:
-                node.refuse(
-                    "it has no zero point for its output, and the type of its input is not known; "
-                    "write a zero point of 0 of the type that you mean"
-                )
-            dtype = helper.tensor_dtype_to_np_dtype(kind)
-            zero_point = self.add_constant(f"{x}_zero_point", np.zeros((), dtype))
-        if self.axis_of(node, scale, 0) is not None:
-            shape = self.shape(scale)
-            node.refuse(
-                f"the scale {scale!r} of its output has the shape {shape}; supported is one"
-            )
-        output = node.proto.output[0]
-        self.learn(output, self.element_type(zero_point))
-        inputs = [x, self.scale(node, scale), self.scalar(zero_point)]
-        self.emit("QuantizeLinear", inputs, output=output, like=node)
-
     # ---- The end --------------------------------------------------------------------------------
 
     def finish(self) -> None:
@@ -307,10 +235,6 @@ class Graph:
             tensor = value.type.tensor_type
             if tensor.elem_type in NARROW:
                 tensor.elem_type = NARROW[tensor.elem_type][0]
-
-
-Rule = Callable[[Graph, Node], None]
-"""Rewrites a node: it adds others to the graph, or the node itself if TVM reads it rightly."""
 
 
 def all_nodes(proto: GraphProto) -> Iterator[NodeProto]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from ..declared import Declared
-from .graph import NARROW
+from .graph import NARROW, sizes_of
 from .sizes import name_open_sizes, open_unknown_sizes, set_sizes, tell_sizes
 
 _SMALL = 1024
@@ -79,13 +79,10 @@ def declared(graph: GraphProto) -> Mapping[str, Declared]:
 
 
 def _declared(value: ValueInfoProto) -> Declared:
-    tensor = value.type.tensor_type
-    kind, _, _ = NARROW.get(tensor.elem_type, (tensor.elem_type, 0, 0))
+    kind = value.type.tensor_type.elem_type
+    kind, _, _ = NARROW.get(kind, (kind, 0, 0))
     dtype = "" if kind in _OF_NO_TYPE else str(helper.tensor_dtype_to_np_dtype(kind))
-    if not tensor.HasField("shape"):
-        return Declared(dtype, None)
-    sizes = [item.dim_value if item.HasField("dim_value") else None for item in tensor.shape.dim]
-    return Declared(dtype, sizes)
+    return Declared(dtype, sizes_of(value))
 
 
 _OF_NO_TYPE = (TensorProto.UNDEFINED, TensorProto.STRING)
@@ -106,9 +103,9 @@ def _fill(inferred: ValueInfoProto, value: ValueInfoProto, with_sizes: bool) -> 
     if not known.HasField("shape"):
         known.shape.CopyFrom(value.type.tensor_type.shape)
     if len(known.shape.dim) == len(said):
-        for one, other in zip(known.shape.dim, said, strict=True):
-            if not one.HasField("dim_value"):
-                one.CopyFrom(other)
+        for size, said_size in zip(known.shape.dim, said, strict=True):
+            if not size.HasField("dim_value"):
+                size.CopyFrom(said_size)
 
 
 def _without_values(tensor: TensorProto) -> TensorProto:

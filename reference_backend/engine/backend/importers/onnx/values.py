@@ -13,13 +13,13 @@ from onnx import TensorProto
 
 from ...shared.aliases import Array
 from ..declared import text_of
-from .graph import Graph, Node
+from .node import Node
 
 _MOST = 2**40
 """The number of elements that no tensor has."""
 
 
-def require_values(graph: Graph, node: Node) -> None:
+def require_values(node: Node) -> None:
     """Refuse a node whose values contradict its operator."""
     for name, allowed in _NAMES.get(node.proto.op_type, {}).items():
         value = node.attributes.get(name, b"")
@@ -28,9 +28,9 @@ def require_values(graph: Graph, node: Node) -> None:
             node.refuse(f"its {name} is {text!r}; supported are {', '.join(allowed)}")
     check = _CHECKS.get(node.proto.op_type)
     if check is not None:
-        check(graph, node)
+        check(node)
     for name in filter(None, node.proto.output):
-        sizes = graph.sizes(name) or ()
+        sizes = node.sizes(name) or ()
         known = [size for size in sizes if size is not None]
         why = ""
         if min(known, default=0) < 0:
@@ -70,9 +70,9 @@ _NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
 # ---- Indices ------------------------------------------------------------------------------------
 
 
-def _axis(graph: Graph, node: Node, x: str, axis: int) -> int | None:
+def _axis(node: Node, x: str, axis: int) -> int | None:
     """Return an axis of a tensor counted from its first one; None if the rank is not known."""
-    sizes = graph.sizes(x)
+    sizes = node.sizes(x)
     if sizes is None:
         return None
     if not -len(sizes) <= axis < len(sizes):
@@ -91,20 +91,20 @@ def _require_indices(node: Node, name: str, array: Array, size: int | None, x: s
             )
 
 
-def _gather(graph: Graph, node: Node) -> None:
+def _gather(node: Node) -> None:
     x, indices = node.inputs(2)
-    axis = _axis(graph, node, x, node.attributes.get("axis", 0))
-    array = graph.constant(indices)
+    axis = _axis(node, x, node.attributes.get("axis", 0))
+    array = node.constant(indices)
     if axis is not None and array is not None:
-        _require_indices(node, indices, array, (graph.sizes(x) or ())[axis], x)
+        _require_indices(node, indices, array, (node.sizes(x) or ())[axis], x)
 
 
-def _elements(graph: Graph, node: Node) -> None:
+def _elements(node: Node) -> None:
     """Check indices that have the rank of the data."""
-    _gather(graph, node)
+    _gather(node)
     x, indices = node.inputs(2)
-    axis = _axis(graph, node, x, node.attributes.get("axis", 0))
-    sizes, others = graph.sizes(x), graph.sizes(indices)
+    axis = _axis(node, x, node.attributes.get("axis", 0))
+    sizes, others = node.sizes(x), node.sizes(indices)
     if axis is None or sizes is None or others is None:
         return
     if len(sizes) != len(others):
@@ -116,11 +116,11 @@ def _elements(graph: Graph, node: Node) -> None:
             )
 
 
-def _nd(graph: Graph, node: Node) -> None:
+def _nd(node: Node) -> None:
     """Check indices whose last axis holds one for each of several axes of the data."""
     x, indices = node.inputs(2)
     first = node.attributes.get("batch_dims", 0)
-    sizes, others, array = graph.sizes(x), graph.sizes(indices), graph.constant(indices)
+    sizes, others, array = node.sizes(x), node.sizes(indices), node.constant(indices)
     if sizes is None or others is None:
         return
     for size, other in zip(sizes[:first], others[:first], strict=False):
@@ -135,16 +135,16 @@ def _nd(graph: Graph, node: Node) -> None:
         _require_indices(node, indices, array[..., place], size, x)
 
 
-def _cum_sum(graph: Graph, node: Node) -> None:
+def _cum_sum(node: Node) -> None:
     x, axis = node.inputs(2)
-    array = graph.constant(axis)
+    array = node.constant(axis)
     if array is not None and array.size == 1:
-        _axis(graph, node, x, int(array.item()))
+        _axis(node, x, int(array.item()))
 
 
-def _roi_align(graph: Graph, node: Node) -> None:
+def _roi_align(node: Node) -> None:
     x, _, batches = node.inputs(3)
-    array, sizes = graph.constant(batches), graph.sizes(x)
+    array, sizes = node.constant(batches), node.sizes(x)
     if array is None or not array.size or not sizes or sizes[0] is None:
         return
     if not 0 <= array.min() <= array.max() < sizes[0]:
@@ -157,8 +157,8 @@ def _roi_align(graph: Graph, node: Node) -> None:
 # ---- Sizes --------------------------------------------------------------------------------------
 
 
-def _require_shape(graph: Graph, node: Node, name: str, wanted: Sequence[int | None]) -> None:
-    sizes = graph.sizes(name) if name else None
+def _require_shape(node: Node, name: str, wanted: Sequence[int | None]) -> None:
+    sizes = node.sizes(name) if name else None
     if sizes is None:
         return
     pairs = zip(sizes, wanted, strict=False)
@@ -166,9 +166,9 @@ def _require_shape(graph: Graph, node: Node, name: str, wanted: Sequence[int | N
         node.refuse(f"the shape of {name!r} is {text_of(sizes)}, and must be {text_of(wanted)}")
 
 
-def _conv(graph: Graph, node: Node) -> None:
+def _conv(node: Node) -> None:
     _, w, bias = node.inputs(3)
-    sizes = graph.sizes(w)
+    sizes = node.sizes(w)
     if sizes is None or len(sizes) < 2:
         return
     channels = sizes[0]
@@ -176,10 +176,10 @@ def _conv(graph: Graph, node: Node) -> None:
         channels = sizes[1] * node.attributes.get("group", 1)
     elif node.proto.op_type == "ConvTranspose":
         channels = None
-    _require_shape(graph, node, bias, [channels])
+    _require_shape(node, bias, [channels])
 
 
-def _pool(graph: Graph, node: Node) -> None:
+def _pool(node: Node) -> None:
     kernel, pads = node.attributes.get("kernel_shape", ()), node.attributes.get("pads", ())
     if any(pad >= length for pad, length in zip(pads, [*kernel, *kernel], strict=False)):
         node.refuse(
@@ -190,20 +190,20 @@ def _pool(graph: Graph, node: Node) -> None:
         node.refuse(f"its p is {node.attributes['p']}; supported are powers from 1 on")
 
 
-def _of_images(graph: Graph, node: Node) -> None:
+def _of_images(node: Node) -> None:
     x = node.proto.input[0]
-    sizes = graph.sizes(x)
+    sizes = node.sizes(x)
     if sizes is not None and len(sizes) < 3:
         node.refuse(f"its input {x!r} has {len(sizes)} dimensions, and needs at least 3")
 
 
-def _pad(graph: Graph, node: Node) -> None:
+def _pad(node: Node) -> None:
     """Check that there is enough to be reflected."""
     x, pads, _, axes = node.inputs(4)
     mode = node.attributes.get("mode", b"constant").decode("utf-8", "replace")
-    sizes = graph.sizes(x)
-    array = graph.constant(pads) if pads else node.attributes.get("pads")
-    along = graph.constant(axes) if axes else range(len(sizes or ()))
+    sizes = node.sizes(x)
+    array = node.constant(pads) if pads else node.attributes.get("pads")
+    along = node.constant(axes) if axes else range(len(sizes or ()))
     if mode != "reflect" or sizes is None or array is None or along is None:
         return
     amounts = [int(pad) for pad in array]
@@ -216,11 +216,11 @@ def _pad(graph: Graph, node: Node) -> None:
             )
 
 
-def _p_relu(graph: Graph, node: Node) -> None:
+def _p_relu(node: Node) -> None:
     """Check the slope; before version 7, it has one element for each channel."""
     x, slope = node.inputs(2)
-    sizes, others = graph.sizes(x), graph.sizes(slope)
-    if graph.opset < 7 or sizes is None or others is None:
+    sizes, others = node.sizes(x), node.sizes(slope)
+    if node.graph.opset < 7 or sizes is None or others is None:
         return
     pairs = zip(reversed(sizes), reversed(others), strict=False)
     fits = all(one in (None, other) or other in (None, 1) for one, other in pairs)
@@ -231,9 +231,9 @@ def _p_relu(graph: Graph, node: Node) -> None:
         )
 
 
-def _quantize(graph: Graph, node: Node) -> None:
+def _quantize(node: Node) -> None:
     _, scale, zero = node.inputs(3)
-    one, other = graph.shape(scale), graph.shape(zero) if zero else None
+    one, other = node.shape(scale), node.shape(zero) if zero else None
     if one is not None and other is not None and math.prod(one) != math.prod(other):
         node.refuse(
             f"its scale {scale!r} has the shape {list(one)}, and its zero point {zero!r} has "
@@ -241,56 +241,56 @@ def _quantize(graph: Graph, node: Node) -> None:
         )
 
 
-def _non_max_suppression(graph: Graph, node: Node) -> None:
+def _non_max_suppression(node: Node) -> None:
     boxes, scores = node.inputs(2)
-    _require_shape(graph, node, boxes, [None, None, 4])
-    sizes = graph.sizes(boxes)
+    _require_shape(node, boxes, [None, None, 4])
+    sizes = node.sizes(boxes)
     if sizes is not None:
-        _require_shape(graph, node, scores, [sizes[0], None, sizes[1]])
+        _require_shape(node, scores, [sizes[0], None, sizes[1]])
 
 
 # ---- Single values ------------------------------------------------------------------------------
 
 
-def _require_one(graph: Graph, node: Node, name: str, what: str) -> None:
-    shape = graph.shape(name) if name else None
+def _require_one(node: Node, name: str, what: str) -> None:
+    shape = node.shape(name) if name else None
     if shape is not None and math.prod(shape) != 1:
         node.refuse(f"its {what} {name!r} has the shape {list(shape)}; supported is one number")
 
 
-def _clip(graph: Graph, node: Node) -> None:
+def _clip(node: Node) -> None:
     _, least, most = node.inputs(3)
-    _require_one(graph, node, least, "min")
-    _require_one(graph, node, most, "max")
+    _require_one(node, least, "min")
+    _require_one(node, most, "max")
 
 
-def _dropout(graph: Graph, node: Node) -> None:
+def _dropout(node: Node) -> None:
     ratio = node.inputs(2)[1]
-    array = graph.constant(ratio) if ratio else None
+    array = node.constant(ratio) if ratio else None
     if array is not None and array.size and not 0 <= array.min() <= array.max() < 1:
         node.refuse(f"its ratio is {array.tolist()}; supported are numbers from 0 to below 1")
 
 
-def _if(graph: Graph, node: Node) -> None:
+def _if(node: Node) -> None:
     condition = node.proto.input[0]
-    _require_one(graph, node, condition, "condition")
-    kind = graph.element_type(condition)
+    _require_one(node, condition, "condition")
+    kind = node.element_type(condition)
     if kind not in (0, TensorProto.BOOL):
         name = TensorProto.DataType.Name(kind).lower()
         node.refuse(f"its condition {condition!r} is of type {name}; supported is bool")
 
 
-def _upsample(graph: Graph, node: Node) -> None:
+def _upsample(node: Node) -> None:
     scales = node.inputs(2)[1]
-    array = graph.constant(scales) if scales else None
+    array = node.constant(scales) if scales else None
     factors = node.attributes.get("scales", ()) if array is None else array.tolist()
     if any(not factor >= 1 for factor in factors):
         node.refuse(f"its scales are {list(factors)}; supported are numbers from 1 on")
 
 
-def _recurrent(graph: Graph, node: Node) -> None:
+def _recurrent(node: Node) -> None:
     x, *_, steps = node.inputs(5)
-    array, sizes = graph.constant(steps) if steps else None, graph.sizes(x)
+    array, sizes = node.constant(steps) if steps else None, node.sizes(x)
     place = 1 if node.attributes.get("layout", 0) else 0
     if array is None or not array.size or not sizes or sizes[place] is None:
         return
@@ -300,7 +300,7 @@ def _recurrent(graph: Graph, node: Node) -> None:
         )
 
 
-_CHECKS: Mapping[str, Callable[[Graph, Node], None]] = {
+_CHECKS: Mapping[str, Callable[[Node], None]] = {
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool", "QLinearAveragePool"), _pool),
     "Clip": _clip,
     **dict.fromkeys(("Conv", "ConvTranspose"), _conv),

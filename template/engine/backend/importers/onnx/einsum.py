@@ -8,10 +8,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from onnx import NodeProto
+
 from ...shared.messages import FIX_SIZES
 from ..declared import text_of
-from .graph import Graph, Node, Rule
-from .writer import Writer
+from .graph import attributes_of, refuse
+from .node import Node, Rule
 
 _TERM = r"[a-zA-Z]*(\.\.\.[a-zA-Z]*)?"
 _EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
@@ -24,39 +26,36 @@ class _Term(NamedTuple):
     labels: Sequence[str]
 
 
-def equation_of(node: Node) -> str:
+def equation_of(node: NodeProto) -> str:
     """Return the equation of an Einsum, without spaces; refuse what is none.
 
     ONNX's inference of shapes does not end with some of these.
     """
-    equation = node.attributes.get("equation", "")
+    equation = attributes_of(node).get("equation", "")
     equation = equation.decode(errors="replace") if isinstance(equation, bytes) else ""
-    equation = equation.replace(" ", "")
-    inputs = len(node.proto.input)
+    equation, inputs = equation.replace(" ", ""), len(node.input)
     if not _EQUATION.fullmatch(equation) or equation.partition("->")[0].count(",") != inputs - 1:
-        node.refuse(
+        refuse(
+            node,
             f"the equation {equation!r} is none for {inputs} inputs; supported are letters for "
-            "axes, '...', ',' and '->'"
+            "axes, '...', ',' and '->'",
         )
     return equation
 
 
-def _einsum(graph: Graph, node: Node) -> None:
-    _Einsum(graph, node, equation_of(node)).write()
+def _einsum(node: Node) -> None:
+    _Einsum(node, equation_of(node.proto)).write()
 
 
 class _Einsum:
     """An Einsum that is written as products of two operands each.
 
-    `graph`: the graph.
     `node`: the node.
     `equation`: its equation, without spaces.
     """
 
-    def __init__(self, graph: Graph, node: Node, equation: str) -> None:
-        self.graph = graph
+    def __init__(self, node: Node, equation: str) -> None:
         self.node = node
-        self.writer = Writer(graph, node)
         left, arrow, right = equation.partition("->")
         terms = left.split(",")
         inputs = list(node.proto.input)
@@ -78,7 +77,7 @@ class _Einsum:
 
     def _term(self, name: str, text: str) -> _Term:
         """Return an operand with the labels of its axes, each only once."""
-        sizes = self.graph.sizes(name)
+        sizes = self.node.sizes(name)
         start, has_dots, end = text.partition("...")
         rank = len(start) + len(end)
         if sizes is None or len(sizes) < rank or (len(sizes) > rank and not has_dots):
@@ -100,7 +99,7 @@ class _Einsum:
         self, term: _Term, label: str, sizes: Sequence[int | None]
     ) -> tuple[_Term, Sequence[int | None]]:
         """Take two axes with the same label as one."""
-        write = self.writer
+        node = self.node
         first = term.labels.index(label)
         second = term.labels.index(label, first + 1)
         size = sizes[first]
@@ -108,10 +107,10 @@ class _Einsum:
             self.node.refuse(f"its input {term.name!r} has no known equal sizes for {label!r}")
         order = [i for i in range(len(sizes)) if i not in (first, second)]
         kept = len(order)
-        moved = write.transpose(term.name, [*order, first, second])
-        flat = write.reshape(moved, [*[0] * kept, size * size])
-        ends = [write.integers(value) for value in (0, size * size, kept, size + 1)]
-        name = write.op("Slice", flat, *ends)
+        moved = node.transpose(term.name, [*order, first, second])
+        flat = node.reshape(moved, [*[0] * kept, size * size])
+        ends = [node.integers(value) for value in (0, size * size, kept, size + 1)]
+        name = node.write("Slice", flat, *ends)
         labels = [*(term.labels[i] for i in order), label]
         return _Term(name, labels), [*(sizes[i] for i in order), size]
 
@@ -119,7 +118,7 @@ class _Einsum:
         """Remove axes of size 1 that are broadcast along those of other operands."""
         term = self.terms[index]
         others = {one for i, item in enumerate(self.terms) if i != index for one in item.labels}
-        sizes = self.graph.sizes(self.node.proto.input[index]) or ()
+        sizes = self.node.sizes(self.node.proto.input[index]) or ()
         if len(sizes) != len(term.labels):
             return term
         axes = [
@@ -130,13 +129,13 @@ class _Einsum:
         if not axes:
             return term
         labels = [label for axis, label in enumerate(term.labels) if axis not in axes]
-        return _Term(self.writer.squeeze(term.name, *axes), labels)
+        return _Term(self.node.squeeze(term.name, *axes), labels)
 
-    # ---- The graph ------------------------------------------------------------------------------
+    # ---- What replaces it -----------------------------------------------------------------------
 
     def write(self) -> None:
         """Write the nodes."""
-        write = self.writer
+        node = self.node
         done, *rest = self.terms
         while rest:
             other, *rest = rest
@@ -147,9 +146,9 @@ class _Einsum:
         order = [done.labels.index(label) for label in self.result]
         output = self.node.proto.output[0]
         if order == sorted(order):
-            write.op("Identity", done.name, output=output)
+            node.write("Identity", done.name, output=output)
         else:
-            write.transpose(done.name, order, output)
+            node.transpose(done.name, order, output)
 
     def _summed(self, term: _Term, needed: Collection[str]) -> _Term:
         """Sum over the axes that nothing else needs."""
@@ -157,11 +156,11 @@ class _Einsum:
         if not axes:
             return term
         labels = [label for label in term.labels if label in needed]
-        return _Term(self.writer.sum(term.name, *axes), labels)
+        return _Term(self.node.sum(term.name, *axes), labels)
 
     def _product(self, one: _Term, other: _Term, needed: Collection[str]) -> _Term:
         """Multiply two operands, and sum over what they share and nothing else needs."""
-        write = self.writer
+        node = self.node
         place = {label: index for index, label in enumerate(self.result)}
 
         def ordered(labels: Collection[str]) -> list[str]:
@@ -177,16 +176,16 @@ class _Einsum:
             columns = self._in_order(other, [*batch, *right])
             if right and left:
                 behind = range(len(batch) + len(left), len(batch) + len(left) + len(right))
-                rows = write.unsqueeze(rows, *behind)
-                columns = write.unsqueeze(columns, *range(len(batch), len(batch) + len(left)))
+                rows = node.unsqueeze(rows, *behind)
+                columns = node.unsqueeze(columns, *range(len(batch), len(batch) + len(left)))
             elif left or right:
                 extra = range(len(batch), len(batch) + len(left or right))
                 rows, columns = (
-                    (rows, write.unsqueeze(columns, *extra))
+                    (rows, node.unsqueeze(columns, *extra))
                     if left
-                    else (write.unsqueeze(rows, *extra), columns)
+                    else (node.unsqueeze(rows, *extra), columns)
                 )
-            return _Term(write.op("Mul", rows, columns), [*batch, *left, *right])
+            return _Term(node.write("Mul", rows, columns), [*batch, *left, *right])
         rows = self._in_order(one, [*batch, *left, *inner])
         columns = self._in_order(other, [*batch, *inner, *right])
         # Without a batch, a matrix is multiplied with whatever is before it.
@@ -194,11 +193,11 @@ class _Einsum:
         groups = [*([label] for label in batch), *(axes if left else [[]])]
         rows = self._merged(rows, [*groups, inner])
         columns = self._merged(columns, [*([label] for label in batch), inner, right])
-        product = write.op("MatMul", rows, columns)
+        product = node.write("MatMul", rows, columns)
         return _Term(self._split(product, [*groups, right]), [*batch, *left, *right])
 
     def _in_order(self, term: _Term, labels: Sequence[str]) -> str:
-        return self.writer.transpose(term.name, [term.labels.index(label) for label in labels])
+        return self.node.transpose(term.name, [term.labels.index(label) for label in labels])
 
     def _size(self, labels: Sequence[str]) -> int:
         """Return the size of merged axes; -1 if one is open."""
@@ -224,7 +223,7 @@ class _Einsum:
             sizes = [*[0] * lead, *sizes[lead:]]
         if list(sizes).count(-1) > 1:
             self.node.refuse(f"several of the sizes that it merges are open; {FIX_SIZES}")
-        return self.writer.reshape(name, sizes)
+        return self.node.reshape(name, sizes)
 
 
 RULES: Mapping[str, Rule] = {"Einsum": _einsum}

@@ -21,10 +21,9 @@ from onnx import (
     helper,
     numpy_helper,
 )
-from onnx.reference import ReferenceEvaluator
 
 from ...shared.aliases import Array
-from .graph import OWN, graphs_of, opset_of, reads
+from .graph import OWN, attributes_of, evaluate, graphs_of, opset_of, reads, sizes_of, value_of
 from .types import infer
 
 _LEAST_OPSET = 7
@@ -113,13 +112,10 @@ class _Folder:
         self.resized: dict[str, ValueInfoProto] = {}
         """Types of results of Resize that ONNX does not infer."""
         for value in (*graph.value_info, *graph.input, *graph.output):
-            kind = value.type.tensor_type
-            self.types[value.name] = kind.elem_type
-            if kind.HasField("shape"):
-                self.shapes[value.name] = [
-                    item.dim_value if item.HasField("dim_value") else None
-                    for item in kind.shape.dim
-                ]
+            self.types[value.name] = value.type.tensor_type.elem_type
+            sizes = sizes_of(value)
+            if sizes is not None:
+                self.shapes[value.name] = sizes
         for tensor in graph.initializer:
             self._learn(tensor.name, tensor)
 
@@ -142,9 +138,9 @@ class _Folder:
                 waiting.extendleft(reversed(self._inlined(node, branch, (*kept, *waiting))))
                 changed = True
                 continue
-            for item in node.attribute:
-                if node.op_type == "Constant" and item.name == "value":
-                    self._learn(node.output[0], item.t)
+            tensor = value_of(node)
+            if tensor is not None:
+                self._learn(node.output[0], tensor)
             for inner in graphs_of(node):
                 changed |= _Folder(self.model, inner, self).run()
             self._resize(node)
@@ -186,16 +182,13 @@ class _Folder:
         if node.op_type in ("Shape", "Size"):
             return self._sizes(node)
         inputs = [name for name in node.input if name]
-        attributes = {item.name: item for item in node.attribute}
+        attributes = attributes_of(node)
         # TVM's importer reads no Constant but those that are tensors.
-        wanted = node.op_type in _OPERATORS and inputs
-        if not wanted and (node.op_type != "Constant" or attributes.keys().isdisjoint(_NUMERIC)):
+        is_number = node.op_type == "Constant" and not attributes.keys().isdisjoint(_NUMERIC)
+        if not is_number and not (node.op_type in _OPERATORS and inputs):
             return None
-        moves = node.op_type in _MOVES or (
-            node.op_type == "Cast"
-            and "to" in attributes
-            and attributes["to"].i == TensorProto.INT64
-        )
+        is_wide = node.op_type == "Cast" and attributes.get("to") == TensorProto.INT64
+        moves = node.op_type in _MOVES or is_wide
         data = len(inputs) if node.op_type == "Concat" else 1
         known = {name: self.values[name] for name in inputs if name in self.values}
         for name in inputs[: data if moves else 0]:
@@ -224,7 +217,7 @@ class _Folder:
         shape, output = self.shapes.get(node.input[0]), node.output[0]
         if shape is None:
             return None
-        ends = {item.name: item.i for item in node.attribute}
+        ends = attributes_of(node)
         if node.op_type == "Shape":
             shape = shape[ends.get("start", 0) : ends.get("end", len(shape))]
         sizes = [_OPEN - i if size is None else size for i, size in enumerate(shape)]
@@ -259,22 +252,12 @@ class _Folder:
         return math.prod(max(array.size, 1) for array in known.values()) <= 16 * _MOST
 
     def _computed(self, node: NodeProto, known: Mapping[str, Array]) -> dict[str, Array] | None:
-        """Return what ONNX's reference evaluator computes."""
-        inputs = [
-            helper.make_tensor_value_info(name, self.types[name], array.shape)
-            for name, array in known.items()
-        ]
-        names = [name for name in node.output if name]
-        outputs = [ValueInfoProto(name=name) for name in names]
-        graph = helper.make_graph([node], "node", inputs, outputs)
-        model = helper.make_model(graph, opset_imports=self.model.opset_import)
-        try:
-            with np.errstate(all="ignore"):
-                arrays = [np.asarray(one) for one in ReferenceEvaluator(model).run(None, known)]
-            results = dict(zip(names, arrays, strict=True))
-            kinds = {k: helper.np_dtype_to_tensor_dtype(v.dtype) for k, v in results.items()}
-        except Exception:  # TVM's importer says what is wrong with the node.
+        """Return what ONNX's reference evaluator computes, if it has the types of the outline."""
+        arrays = evaluate(node, known, self.model.opset_import)
+        if arrays is None or any(array.dtype.kind not in "biuf" for array in arrays):
             return None
+        results = dict(zip(filter(None, node.output), arrays, strict=True))
+        kinds = {k: helper.np_dtype_to_tensor_dtype(v.dtype) for k, v in results.items()}
         if any(self.types.get(name) not in (None, 0, kind) for name, kind in kinds.items()):
             return None
         return results
@@ -288,8 +271,7 @@ class _Folder:
         condition = self.values.get(node.input[0])
         if condition is None or condition.size != 1 or condition.dtype != bool:
             return None
-        name = "then_branch" if condition.item() else "else_branch"
-        return next((item.g for item in node.attribute if item.name == name), None)
+        return attributes_of(node).get("then_branch" if condition.item() else "else_branch")
 
     def _inlined(
         self, node: NodeProto, branch: GraphProto, others: Iterable[NodeProto]

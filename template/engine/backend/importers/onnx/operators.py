@@ -9,37 +9,18 @@ from onnx import GraphProto, ModelProto
 
 from ..attributes.onnx_unread import require_rule
 from ..failures import refused_at
-from . import (
-    attention as onnx_attention,
-)
-from . import (
-    attributes as onnx_attributes,
-)
-from . import (
-    einsum as onnx_einsum,
-)
-from . import (
-    quantized as onnx_quantized,
-)
-from . import (
-    recurrent as onnx_recurrent,
-)
-from . import (
-    resize as onnx_resize,
-)
-from . import (
-    windows as onnx_windows,
-)
-from .graph import DOMAINS, NARROW, Graph, Node, Rule, graphs_of, opset_of, reads, title_of
+from . import attention, attributes, einsum, quantized, recurrent, resize, windows
+from .graph import DOMAINS, NARROW, Graph, graphs_of, opset_of, reads, title_of
+from .node import Node, Rule
 
 RULES: Mapping[str, Rule] = {
-    **onnx_attention.RULES,
-    **onnx_attributes.RULES,
-    **onnx_einsum.RULES,
-    **onnx_quantized.RULES,
-    **onnx_recurrent.RULES,
-    **onnx_resize.RULES,
-    **onnx_windows.RULES,
+    **attention.RULES,
+    **attributes.RULES,
+    **einsum.RULES,
+    **quantized.RULES,
+    **recurrent.RULES,
+    **resize.RULES,
+    **windows.RULES,
 }
 """What rewrites an operator, by its name. A rule may leave a node as it is."""
 
@@ -54,11 +35,11 @@ def normalize(model: ModelProto, outline: ModelProto, is_folded: bool = False) -
     quantized one is an operator on floats between DequantizeLinear and QuantizeLinear. The model
     itself if there is nothing to rewrite.
     """
-    given, known = (
+    given, outlined = (
         [value.SerializeToString() for value in graph.input]
         for graph in (model.graph, outline.graph)
     )
-    if not is_folded and given == known and not _has_rules(model.graph):
+    if not is_folded and given == outlined and not _has_rules(model.graph):
         return model
     names = {tensor.name for tensor in model.graph.initializer}
     read = set(reads(outline.graph))
@@ -85,7 +66,7 @@ def _has_rules(graph: GraphProto) -> bool:
         return True
     return any(
         node.op_type in RULES
-        or onnx_quantized.is_unknown(node)
+        or quantized.is_unknown(node)
         or any(_has_rules(inner) for inner in graphs_of(node))
         for node in graph.node
     )
@@ -93,25 +74,24 @@ def _has_rules(graph: GraphProto) -> bool:
 
 def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
     graph = Graph(proto, opset, outer)
-    for index, item in enumerate(proto.node):
+    for index, node in enumerate(proto.node):
         if index in graph.absorbed:
             continue
-        node = Node(item)
-        for inner in graphs_of(item):
+        for inner in graphs_of(node):
             _rewrite(inner, opset, graph)
-        rule = RULES.get(item.op_type)
-        if rule is not None and item.domain in DOMAINS:
-            require_rule(item, opset, graph.constant)
+        rule = RULES.get(node.op_type)
+        if rule is not None and node.domain in DOMAINS:
+            require_rule(node, opset, graph.constant)
             # Such as an infinite scale, which no valid node has.
-            with refused_at(f"ONNX node {title_of(item)}", str):
-                rule(graph, node)
-        elif onnx_quantized.is_unknown(item):
-            onnx_quantized.refuse_unknown(node)
+            with refused_at(f"ONNX node {title_of(node)}", str):
+                rule(Node(node, graph))
+        elif quantized.is_unknown(node):
+            quantized.refuse_unknown(node)
         else:
-            graph.nodes.append(item)
-        if item.op_type in _MOVES:
-            element_type = graph.element_type(next(iter(item.input), ""))
-            for name in item.output if item.op_type == "Split" else item.output[:1]:
+            graph.nodes.append(node)
+        if node.op_type in _MOVES:
+            element_type = graph.element_type(next(iter(node.input), ""))
+            for name in node.output if node.op_type == "Split" else node.output[:1]:
                 graph.learn(name, element_type)
     graph.finish()
 

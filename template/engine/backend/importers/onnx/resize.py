@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 
 from ...shared.aliases import Array
 from ...shared.messages import FIX_SIZES
-from .graph import Graph, Node, Rule
+from .graph import attributes_of
+from .node import Node, Rule
 
 _READ_BY_TVM = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
 _FLOATS = (0, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -44,39 +45,38 @@ class _Axis:
         return not (self.wanted % self.size and self.size % self.wanted)
 
 
-def _resize(graph: Graph, node: Node) -> None:
+def _resize(node: Node) -> None:
     attributes = {
         name: value.decode() if isinstance(value, bytes) else value
         for name, value in node.attributes.items()
     }
-    if graph.opset < 11:
+    if node.graph.opset < 11:
         attributes.update(coordinate_transformation_mode="asymmetric", nearest_mode="simple")
     mode = attributes.get("mode", "nearest")
     if mode == "bilinear":
         mode = "linear"
     coordinates = attributes.get("coordinate_transformation_mode", "half_pixel")
-    axes = _axes(graph, node, attributes, coordinates)
+    axes = _axes(node, attributes, coordinates)
     if axes is None:
-        _keep(graph, node, attributes, coordinates)
+        _keep(node, attributes, coordinates)
         return
     if any(axis.wanted <= 0 or axis.size <= 0 for axis in axes):
         node.refuse("it has a result without elements; supported are sizes of at least 1")
-    if _is_read_by_tvm(graph, node, axes, mode, coordinates):
-        sizes = graph.add_constant("sizes", np.array(_sizes(graph, node, axes), "int64"))
+    if _is_read_by_tvm(node, axes, mode, coordinates):
+        sizes = node.integers(*_sizes(node, axes))
         read = ("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a")
         kept = {name: attributes[name] for name in read if name in attributes}
         kept["exclude_outside"] = attributes.get("exclude_outside", 0)
-        absent = _absent(graph)
-        inputs = [node.proto.input[0], absent, absent, sizes]
-        graph.emit("Resize", inputs, kept, node.proto.output[0], like=node)
+        absent = _absent(node)
+        node.result("Resize", node.proto.input[0], absent, absent, sizes, attributes=kept)
         return
-    _by_axis(graph, node, axes, attributes, mode, coordinates)
+    _by_axis(node, axes, attributes, mode, coordinates)
 
 
-def _keep(graph: Graph, node: Node, attributes: Mapping[str, object], coordinates: str) -> None:
+def _keep(node: Node, attributes: Mapping[str, object], coordinates: str) -> None:
     """Leave a node to TVM, whose sizes only the run knows."""
-    if graph.opset < 11:
-        graph.nodes.append(node.proto)
+    if node.graph.opset < 11:
+        node.keep()
         return
     if coordinates == "half_pixel_symmetric":
         # They differ only where the size times the scale is not whole.
@@ -94,25 +94,23 @@ def _keep(graph: Graph, node: Node, attributes: Mapping[str, object], coordinate
     ):
         if fails:
             node.refuse(f"{what} needs the sizes of its input {x!r} and of its result; {FIX_SIZES}")
-    _, known, _ = _given(graph, node)
+    _, known, _ = _given(node)
     if known is not None:
-        sizes = graph.add_constant("sizes", known)
-    inputs = [x, roi, _absent(graph), sizes] if sizes else [x, roi, scales]
+        sizes = node.literal(known)
+    inputs = [x, roi, _absent(node), sizes] if sizes else [x, roi, scales]
     kept = {**node.attributes, "coordinate_transformation_mode": coordinates}
-    graph.emit("Resize", inputs, kept, node.proto.output[0], like=node)
+    node.result("Resize", *inputs, attributes=kept)
 
 
-def _absent(graph: Graph) -> str:
+def _absent(node: Node) -> str:
     """Return what stands for absent scales or regions: versions 11 and 12 need a tensor."""
-    return "" if graph.opset >= 13 else graph.add_constant("absent", np.zeros(0, "float32"))
+    return "" if node.graph.opset >= 13 else node.literal(np.zeros(0, "float32"))
 
 
-def _is_read_by_tvm(
-    graph: Graph, node: Node, axes: Sequence[_Axis], mode: str, coordinates: str
-) -> bool:
-    sizes = graph.sizes(node.proto.input[0]) or ()
+def _is_read_by_tvm(node: Node, axes: Sequence[_Axis], mode: str, coordinates: str) -> bool:
+    sizes = node.sizes(node.proto.input[0]) or ()
     return (
-        graph.opset >= 11
+        node.graph.opset >= 11
         and len(sizes) in (3, 4, 5)
         and None not in sizes[2:]
         and coordinates in _READ_BY_TVM
@@ -122,21 +120,19 @@ def _is_read_by_tvm(
     )
 
 
-def _sizes(graph: Graph, node: Node, axes: Sequence[_Axis]) -> list[int]:
+def _sizes(node: Node, axes: Sequence[_Axis]) -> list[int]:
     # TVM ignores the first two.
-    sizes = [size or 1 for size in graph.sizes(node.proto.input[0]) or ()]
+    sizes = [size or 1 for size in node.sizes(node.proto.input[0]) or ()]
     for axis in axes:
         sizes[axis.index] = axis.wanted
     return sizes
 
 
-def _axes(
-    graph: Graph, node: Node, attributes: Mapping[str, object], coordinates: str
-) -> list[_Axis] | None:
+def _axes(node: Node, attributes: Mapping[str, object], coordinates: str) -> list[_Axis] | None:
     """Return the axes that are resized; None if TVM must find the sizes."""
-    given = _given(graph, node)
+    given = _given(node)
     x = node.proto.input[0]
-    known = graph.sizes(x)
+    known = node.sizes(x)
     scales, sizes, roi = given
     if known is None or (scales is None and sizes is None):
         _require_plain(node, attributes, x)
@@ -179,42 +175,42 @@ def _axes(
     return [axis for axis in found if crops or axis.scale != 1 or axis.wanted != axis.size]
 
 
-def _given(graph: Graph, node: Node) -> tuple[Array | None, Array | None, Array | None]:
+def _given(node: Node) -> tuple[Array | None, Array | None, Array | None]:
     """Return the scales, sizes and regions of a node, each if it is given and known."""
     if "scales" in node.attributes:
         return np.array(node.attributes["scales"]), None, None
-    if graph.opset < 11:
-        return graph.constant(node.inputs(2)[1]), None, None
+    if node.graph.opset < 11:
+        return node.constant(node.inputs(2)[1]), None, None
     names = node.inputs(4)
-    _, roi, scales, sizes = (graph.constant(name) for name in names)
-    if names[2] and names[3] and not graph.is_empty(names[2]) and (scales is None or scales.size):
+    _, roi, scales, sizes = (node.constant(name) for name in names)
+    if names[2] and names[3] and not node.is_empty(names[2]) and (scales is None or scales.size):
         node.refuse("it has scales and sizes; supported is one of them")
     if not names[3]:
         return (scales if scales is not None and scales.size else None), None, roi
     if sizes is None and not node.attributes.get("axes"):
-        sizes = _inferred(graph, node)
+        sizes = _inferred(node)
     return None, sizes, roi
 
 
-def _inferred(graph: Graph, node: Node) -> Array | None:
+def _inferred(node: Node) -> Array | None:
     """Return the sizes that ONNX infers, with a 1 for a batch that stays and is not known."""
-    sizes, given = graph.sizes(node.proto.output[0]), graph.sizes(node.proto.input[0])
+    sizes, given = node.sizes(node.proto.output[0]), node.sizes(node.proto.input[0])
     if not sizes or not given or None in sizes[1:]:
         return None
-    if sizes[0] is None and (given[0] is not None or not _keeps_batch(graph, node)):
+    if sizes[0] is None and (given[0] is not None or not _keeps_batch(node)):
         return None
     return np.array([sizes[0] or 1, *sizes[1:]])
 
 
-def _keeps_batch(graph: Graph, node: Node) -> bool:
+def _keeps_batch(node: Node) -> bool:
     """Whether the first of the sizes is that of the input."""
     x, name = node.proto.input[0], node.proto.input[3]
-    while (producer := graph.producers.get(name)) is not None:
+    while (producer := node.graph.producers.get(name)) is not None:
         op, name = producer.op_type, next(iter(producer.input), "")
         if op == "Shape":
-            return name == x and not Node(producer).attributes.get("start", 0)
+            return name == x and not attributes_of(producer).get("start", 0)
         if op in ("Gather", "Slice"):
-            first = graph.constant(producer.input[1]) if len(producer.input) > 1 else None
+            first = node.constant(producer.input[1]) if len(producer.input) > 1 else None
             if first is None or not first.size or first.flat[0] != 0:
                 return False
         elif op not in ("Cast", "Concat", "Identity", "Unsqueeze"):
@@ -315,7 +311,6 @@ def _matrix(axis: _Axis, x: Array, attributes: Mapping[str, object], mode: str) 
 
 
 def _by_axis(
-    graph: Graph,
     node: Node,
     axes: Sequence[_Axis],
     attributes: Mapping[str, object],
@@ -335,21 +330,21 @@ def _by_axis(
     if crops and (mode == "cubic" or all(axis.scale == 1 for axis in axes)):
         # ONNX Runtime computes other values than ONNX says.
         node.refuse(f"{coordinates} with mode={mode} and these scales has no agreed meaning")
-    kind = graph.element_type(x)
+    kind = node.element_type(x)
     if mode != "nearest" and kind not in _FLOATS:
         node.refuse(f"mode={mode} of integers is not supported; supported are floats")
-    rank = len(graph.sizes(x) or ())
+    rank = len(node.sizes(x) or ())
     value, outside = x, np.zeros([1] * rank, bool)
     for axis in axes:
         positions = _positions(node, axis, coordinates)
         if mode == "nearest":
             rounding = str(attributes.get("nearest_mode", "round_prefer_floor"))
-            chosen = graph.add_constant("indices", _nearest(node, axis, positions, rounding))
-            value = graph.emit("Gather", [value, chosen], {"axis": axis.index}, like=node)
+            chosen = node.literal(_nearest(node, axis, positions, rounding))
+            value = node.write("Gather", value, chosen, axis=axis.index)
         else:
             matrix = _matrix(axis, positions, attributes, mode)
             dtype = helper.tensor_dtype_to_np_dtype(kind or TensorProto.FLOAT)
-            value = _product(graph, node, value, matrix.astype(dtype), axis.index, rank)
+            value = _product(node, value, matrix.astype(dtype), axis.index, rank)
         if crops:
             shape = [1] * rank
             shape[axis.index] = axis.wanted
@@ -357,21 +352,20 @@ def _by_axis(
     if outside.any():
         dtype = helper.tensor_dtype_to_np_dtype(kind or TensorProto.FLOAT)
         filled = np.array(attributes.get("extrapolation_value", 0.0)).astype(dtype)
-        inputs = [graph.add_constant("outside", outside), graph.add_constant("value", filled)]
-        value = graph.emit("Where", [*inputs, value], like=node)
-    graph.emit("Identity", [value], output=output, like=node)
+        value = node.write("Where", node.literal(outside), node.literal(filled), value)
+    node.write("Identity", value, output=output)
 
 
-def _product(graph: Graph, node: Node, x: str, matrix: Array, index: int, rank: int) -> str:
+def _product(node: Node, x: str, matrix: Array, index: int, rank: int) -> str:
     """Multiply one axis of a tensor by a matrix."""
-    weights = graph.add_constant("weights", np.ascontiguousarray(matrix.T))
+    weights = node.literal(np.ascontiguousarray(matrix.T))
     order = [*range(rank)]
     order[index], order[-1] = order[-1], order[index]
     moved = index != rank - 1
     if moved:
-        x = graph.emit("Transpose", [x], {"perm": order}, like=node)
-    x = graph.emit("MatMul", [x, weights], like=node)
-    return graph.emit("Transpose", [x], {"perm": order}, like=node) if moved else x
+        x = node.write("Transpose", x, perm=order)
+    x = node.write("MatMul", x, weights)
+    return node.write("Transpose", x, perm=order) if moved else x
 
 
 RULES: Mapping[str, Rule] = {"Resize": _resize, "Upsample": _resize}

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from onnx import helper
-from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from ...ir.calls import Constant
@@ -32,6 +31,7 @@ from .elements import (
     proves,
     simple,
 )
+from .graph import evaluate
 
 _MOST = 1024
 """The number of elements up to which a constant may be a part of a shape computation."""
@@ -390,16 +390,7 @@ def _moved(
     count = attributes["tvm_custom"]["num_outputs"]
     names = ["" if array is None else f"i{place}" for place, array in enumerate(elements)]
     node = helper.make_node(op, names, [f"o{index}" for index in range(count)], **about)
-    inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), None)
-        for name, array in given.items()
-    ]
-    outputs = [helper.make_tensor_value_info(name, 7, None) for name in node.output]
-    graph = helper.make_graph([node], "node", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    try:
-        found = ReferenceEvaluator(model).run(None, given)
-    except Exception:  # TVM's importer says what is wrong with the node.
-        raise Unknown from None
-    arrays = [np.asarray(item) for item in found]
-    return [array_of([table[i] for i in a.reshape(-1)]).reshape(a.shape) for a in arrays]
+    moved = evaluate(node, given, [helper.make_opsetid("", opset)])
+    if moved is None:
+        raise Unknown
+    return [array_of([table[i] for i in a.reshape(-1)]).reshape(a.shape) for a in moved]

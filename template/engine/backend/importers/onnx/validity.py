@@ -14,7 +14,8 @@ from onnx import GraphProto, ModelProto, NodeProto, shape_inference
 
 from ..declared import Declared
 from ..failures import refusal
-from .graph import DOMAINS, Graph, Node, all_nodes, graphs_of, named_graphs, opset_of, title_of
+from .graph import DOMAINS, Graph, all_nodes, graphs_of, named_graphs, opset_of, title_of
+from .node import Node
 from .types import declared
 from .values import require_values
 
@@ -45,11 +46,11 @@ def require_valid(model: ModelProto, outline: ModelProto, with_sizes: bool = Tru
 
 
 def _require_graph(graph: Graph, branch: str = "") -> None:
-    for item in graph.proto.node:
-        if item.domain in DOMAINS:
+    for node in graph.proto.node:
+        if node.domain in DOMAINS:
             with _in_branch(branch):
-                require_values(graph, Node(item))
-        for inner, within in _graphs(item, branch):
+                require_values(Node(node, graph))
+        for inner, within in _graphs(node, branch):
             _require_graph(Graph(inner, graph.opset, graph), within)
 
 

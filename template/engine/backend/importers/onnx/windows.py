@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from ...shared.messages import FIX_SIZES
-from .graph import Graph, Node, Rule
+from .node import Node, Rule
 
 
 class _Axis(NamedTuple):
@@ -30,15 +28,14 @@ class _Axis(NamedTuple):
         return self._replace(begin=begin, end=end)
 
 
-def _axes(graph: Graph, node: Node, kernel: Sequence[int] | None) -> list[_Axis]:
+def _axes(node: Node, weights: str = "") -> list[_Axis]:
     """Return the axes of a node, with its explicit paddings."""
-    x = node.proto.input[0]
-    attributes = node.attributes
-    kernel = attributes.get("kernel_shape", kernel)
+    x, attributes, shape = node.proto.input[0], node.attributes, node.shape(weights)
+    kernel = attributes.get("kernel_shape", None if shape is None else shape[2:])
     if kernel is None:
         node.refuse("the shape of its kernel is not known; supported are constant weights")
     count = len(kernel)
-    sizes = graph.sizes(x) or [None] * (count + 2)
+    sizes = node.sizes(x) or [None] * (count + 2)
     if len(sizes) != count + 2:
         node.refuse(f"its kernel has {count} dimensions, and its input {x!r} has {len(sizes)}")
     strides = attributes.get("strides", [1] * count)
@@ -54,10 +51,10 @@ def _axes(graph: Graph, node: Node, kernel: Sequence[int] | None) -> list[_Axis]
 
 
 def _mode(node: Node) -> str:
-    mode = node.attributes.get("auto_pad", b"NOTSET").decode() or "NOTSET"
+    mode = node.text("auto_pad", "") or "NOTSET"
     if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         node.refuse(f"auto_pad={mode} is not one of NOTSET, VALID, SAME_UPPER and SAME_LOWER")
-    return str(mode)
+    return mode
 
 
 def _known_size(node: Node, axis: _Axis, why: str) -> int:
@@ -97,43 +94,31 @@ def _explicit(node: Node, axes: Sequence[_Axis]) -> list[_Axis]:
     return [_same(node, axis, mode) for axis in axes]
 
 
-def _pads(axes: Sequence[_Axis]) -> list[int]:
-    return [axis.begin for axis in axes] + [axis.end for axis in axes]
-
-
-def _emit(
-    graph: Graph, node: Node, axes: Sequence[_Axis], x: str = "", **attributes: object
-) -> None:
-    """Add the node with these paddings."""
+def _write(node: Node, axes: Sequence[_Axis], x: str = "", **attributes: object) -> None:
+    """Write the node with these paddings."""
     kept = {name: value for name, value in node.attributes.items() if name != "auto_pad"}
+    pads = [axis.begin for axis in axes] + [axis.end for axis in axes]
     inputs = [x or node.proto.input[0], *node.proto.input[1:]]
-    attributes = {**kept, "pads": _pads(axes), **attributes}
-    graph.emit(node.proto.op_type, inputs, attributes, node.proto.output[0], like=node)
+    node.result(node.proto.op_type, *inputs, attributes={**kept, "pads": pads, **attributes})
 
 
-def _kernel(graph: Graph, node: Node) -> Sequence[int] | None:
-    shape = graph.shape(node.proto.input[1])
-    return None if shape is None else shape[2:]
-
-
-def _conv(graph: Graph, node: Node) -> None:
+def _conv(node: Node) -> None:
     if _mode(node) == "NOTSET":
-        graph.nodes.append(node.proto)
+        node.keep()
         return
-    axes = _axes(graph, node, _kernel(graph, node))
-    _emit(graph, node, _explicit(node, axes))
+    _write(node, _explicit(node, _axes(node, node.proto.input[1])))
 
 
-def _conv_transpose(graph: Graph, node: Node) -> None:
+def _conv_transpose(node: Node) -> None:
     mode = _mode(node)
     wanted: Sequence[int] | None = node.attributes.pop("output_shape", None)
     if mode == "NOTSET" and wanted is None:
-        graph.nodes.append(node.proto)
+        node.keep()
         return
-    axes = _axes(graph, node, _kernel(graph, node))
+    axes = _axes(node, node.proto.input[1])
     more = list(node.attributes.get("output_padding", [0] * len(axes)))
     if wanted is None and mode == "VALID":
-        _emit(graph, node, [axis.padded(0, 0) for axis in axes])
+        _write(node, [axis.padded(0, 0) for axis in axes])
         return
     for index, axis in enumerate(axes):
         # Without a size that is wanted, it is the stride times that of the input.
@@ -149,12 +134,12 @@ def _conv_transpose(graph: Graph, node: Node) -> None:
                     f"position; supported are fewer than the stride, {axis.stride}"
                 )
         axes[index] = axis.padded(*_halves(max(total, 0), mode))
-    _emit(graph, node, axes, output_padding=more)
+    _write(node, axes, output_padding=more)
 
 
-def _pool(graph: Graph, node: Node) -> None:
-    graph.require_first_alone(node)
-    axes = _explicit(node, _axes(graph, node, None))
+def _pool(node: Node) -> None:
+    node.require_first_alone()
+    axes = _explicit(node, _axes(node))
     x = node.proto.input[0]
     attributes: dict[str, object] = {"ceil_mode": 0}
     counts_pads = node.attributes.get("count_include_pad", 0)
@@ -162,17 +147,17 @@ def _pool(graph: Graph, node: Node) -> None:
         is_mean_or_max = node.proto.op_type != "LpPool"
         if is_mean_or_max and not counts_pads and all(map(_fits, axes)):
             # TVM reads it rightly, whatever the size is.
-            _emit(graph, node, axes)
+            _write(node, axes)
             return
         ends = [_end_of_last(node, axis) for axis in axes]
         if counts_pads and ends != [axis.end for axis in axes]:
             # The elements that are counted end with the padding; those that ceil_mode adds do not.
-            x = _with_zeros(graph, node, x, axes)
+            x = _with_zeros(node, x, axes)
             ends = [end - axis.end for end, axis in zip(ends, axes, strict=True)]
             axes = [axis.padded(0, 0) for axis in axes]
             attributes["count_include_pad"] = 0
         axes = [axis.padded(axis.begin, end) for axis, end in zip(axes, ends, strict=True)]
-    _emit(graph, node, axes, x, **attributes)
+    _write(node, axes, x, **attributes)
 
 
 def _fits(axis: _Axis) -> bool:
@@ -191,13 +176,13 @@ def _end_of_last(node: Node, axis: _Axis) -> int:
     return max(axis.end, last + axis.extent - size - axis.begin)
 
 
-def _with_zeros(graph: Graph, node: Node, x: str, axes: Sequence[_Axis]) -> str:
+def _with_zeros(node: Node, x: str, axes: Sequence[_Axis]) -> str:
     pads = [0, 0, *(axis.begin for axis in axes), 0, 0, *(axis.end for axis in axes)]
     if not any(pads):
         return x
-    if graph.opset < 11:
-        return graph.emit("Pad", [x], {"pads": pads}, like=node)
-    return graph.emit("Pad", [x, graph.add_constant("pads", np.array(pads, "int64"))], like=node)
+    if node.graph.opset < 11:
+        return node.write("Pad", x, pads=pads)
+    return node.write("Pad", x, node.integers(*pads))
 
 
 RULES: Mapping[str, Rule] = {
