@@ -163,7 +163,7 @@ def test_a_planted_drop_is_found_in_torch():
 
 def test_a_planted_drop_is_found_in_a_rule_for_torch():
     pytest.importorskip("torch")
-    from backend.engine.backend.importers.torch import operators as torch_operators
+    from backend.engine.backend.importers.torch import quantized as torch_quantized
     from backend.engine.workbench.drift.torch_rows import find_table
 
     op = "quantized_decomposed.quantize_per_channel"
@@ -173,9 +173,9 @@ def test_a_planted_drop_is_found_in_a_rule_for_torch():
         dtype = op.integer("dtype")
         zero = op.zero_point("zero_points", dtype, True)
         quantized = op.emit(relax.op.quantize(x, scale, zero, 0, dtype))
-        return torch_operators._clipped(op, quantized, dtype)
+        return torch_quantized._clipped(op, quantized, dtype)
 
-    before = find_table({}, {op: torch_operators.RULES[op]})["rules"]
+    before = find_table({}, {op: torch_quantized.RULES[op]})["rules"]
     after = find_table({}, {op: dropped})["rules"]
     assert changes_of(before, after) == [(f"{op}.default", "'axis' is now not read")]
 

@@ -4,7 +4,7 @@
 TVM's importers read the float ops. What exporters write for integers is put into this form before
 or while they read: quantized ONNX operators are rewritten to standard ones (`onnx.operators`), as
 are those that TVM's importer reads otherwise than ONNX means them,
-PyTorch's quantized ops are converted by TVM's `custom_convert_map` (`torch.operators`), and those
+PyTorch's quantized ops are converted by TVM's `custom_convert_map` (`torch.quantized`), and those
 of TFLite by its `op_converter` (`tflite.operators`). Nothing of TVM is patched, and integer weights
 stay `dequantize(constant)`. Each call keeps the name that the author of the model gave its node
 (`onnx.names`, `torch.names`), for reports.
@@ -19,7 +19,7 @@ from pathlib import Path
 import tvm
 
 from .failures import readable_errors
-from .given import require_shapes
+from .sizes import require_shapes
 
 
 @readable_errors()
@@ -78,7 +78,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     require_shapes(shapes, may_be_open=True)
     told: dict[str, int | str] = {}
     while True:
-        known = len(told)
+        before = len(told)
         types = outline(whole, shapes, told)
         is_folded = fold(types)
         if not told:
@@ -87,10 +87,10 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
             mod = read(normalize(whole, types, is_folded), types, told, **options)
         except ValueError:
             # What was told before may be why.
-            if len(told) == known:
+            if len(told) == before:
                 raise
         else:
-            if len(told) == known:
+            if len(told) == before:
                 return mod
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import tvm
 from tvm import relax
 
+from .sizes import sizes_of
+
 
 def text_of(shape: Sequence[int | None]) -> str:
     """Return sizes as messages have them, such as `[1, ?, 8]`."""
@@ -54,24 +56,15 @@ def require_declared(
     ty = read if isinstance(read, tvm.ir.Type) else read.ty
     if not isinstance(ty, relax.TensorType):
         return
-    found = _type_of(ty)
-    if any(size is not None and size < 0 for size in found.shape or ()):
+    made = Declared(str(ty.dtype) if ty.dtype else "", sizes_of(ty))
+    if any(size is not None and size < 0 for size in made.shape or ()):
         raise ValueError(
-            f"the node {node}: its result {result!r} would be {found}; its input is too small"
+            f"the node {node}: its result {result!r} would be {made}; its input is too small"
         )
-    if declared.agrees(found):
+    if declared.agrees(made):
         return
     raise ValueError(
         f"the node {node} is read wrongly: the model declares its result {result!r} as {declared}, "
-        f"and TVM's importer makes it {found}. Its values would be wrong, so the model is refused; "
+        f"and TVM's importer makes it {made}. Its values would be wrong, so the model is refused; "
         "export it with another operator"
     )
-
-
-def _type_of(ty: relax.TensorType) -> Declared:
-    shape: Sequence[int | None] | None = None
-    if isinstance(ty.shape, relax.ShapeExpr):
-        shape = [int(i) if isinstance(i, tvm.tirx.IntImm) else None for i in ty.shape.values]
-    elif ty.ndim >= 0:
-        shape = [None] * ty.ndim
-    return Declared(str(ty.dtype) if ty.dtype else "", shape)

@@ -37,16 +37,16 @@ def require_sizes(mod: tvm.IRModule, titles: Mapping[str, str]) -> None:
 
 def _first(mod: tvm.IRModule) -> relax.Call | None:
     """Return the first call that TVM cannot lower."""
-    found: list[relax.Call] = []
+    calls: list[relax.Call] = []
 
     def visit(expr: relax.Expr) -> None:
-        if not found and isinstance(expr, relax.Call) and not _can_be_lowered(expr):
-            found.append(expr)
+        if not calls and isinstance(expr, relax.Call) and not _can_be_lowered(expr):
+            calls.append(expr)
 
     for function in mod.functions.values():
-        if isinstance(function, relax.Function) and not found:
+        if isinstance(function, relax.Function) and not calls:
             relax.analysis.post_order_visit(function, visit)
-    return found[0] if found else None
+    return calls[0] if calls else None
 
 
 def _can_be_lowered(call: relax.Call) -> bool:
@@ -57,7 +57,7 @@ def _can_be_lowered(call: relax.Call) -> bool:
     if op.get_attr("FCallPacked") is not None or op.get_attr("RequiresArgumentShapes") is False:
         return True
     # TVM finds the sizes of these results in the run.
-    types = [item.ty for item in call.args]
+    types = [operand.ty for operand in call.args]
     return all(map(_is_known, types if "dynamic" in str(op.name) else [*types, call.ty]))
 
 

@@ -102,6 +102,6 @@ def readable_errors() -> Iterator[None]:
         yield
     except Exception as error:
         error.args = tuple(
-            printable_lines(item) if isinstance(item, str) else item for item in error.args
+            printable_lines(part) if isinstance(part, str) else part for part in error.args
         )
         raise

@@ -24,8 +24,8 @@ def harmless(front_door: str, op: str, name: str, given: Mapping[str, object]) -
     `front_door`, `op`: the operator: of ONNX without its version, of PyTorch without the overload.
     """
     rows = HARMLESS[front_door]
-    found = [rows.get(key, {}).get(name) for key in (op, "*")]
-    return any(item is not None and item.when(given) for item in found)
+    reasons = [rows.get(key, {}).get(name) for key in (op, "*")]
+    return any(reason is not None and reason.when(given) for reason in reasons)
 
 
 def _is(name: str, *values: object) -> Callable[[Mapping[str, object]], bool]:
@@ -36,6 +36,10 @@ def _is_off(given: Mapping[str, object]) -> bool:
     """Return whether a dropout drops nothing."""
     rate = given.get("dropout", given.get("p"))
     return given.get("train") in (False, None) or rate in (0, 0.0)
+
+
+def _is_strided(given: Mapping[str, object]) -> bool:
+    return str(given.get("layout")) in ("None", "torch.strided")
 
 
 def _to_float8(given: Mapping[str, object]) -> bool:
@@ -49,6 +53,9 @@ _REPEATED = Harmless("It repeats what the shape of an input says.")
 _RESULT = Harmless("The type or shape of a result is compared with what the model declares.")
 _PRESENT = Harmless("It describes the integers that are there already.")
 _DROPOUT = Harmless("Nothing is dropped at inference, or with the rate 0.", _is_off)
+_TYPE_STAYS = Harmless("The type stays.", _is("half_to_float", False))
+_DROPOUTS = ("dropout", "dropout_", "native_dropout")
+_RECURRENT = ("gru", "lstm", "rnn_tanh")
 _UNTRAINED = Harmless("Nothing is dropped: training is refused by a rule.")
 _ASSERTED = Harmless("An assertion has no values.")
 _HINT = Harmless("It is a hint for speed.")
@@ -80,7 +87,7 @@ HARMLESS: Mapping[str, Mapping[str, Mapping[str, Harmless]]] = {
             "device": Harmless("The backend says where a model runs."),
             "dtype": _RESULT,
             "implicit": Harmless("It says who asked for it."),
-            "layout": Harmless("Tensors are strided.", lambda given: _is_strided(given)),
+            "layout": Harmless("Tensors are strided.", _is_strided),
             "memory_format": Harmless("The order in memory is not part of a value."),
             "non_blocking": _HINT,
             "out_dtype": _RESULT,
@@ -92,47 +99,34 @@ HARMLESS: Mapping[str, Mapping[str, Mapping[str, Harmless]]] = {
         },
         "aten._assert_scalar": {"assert_msg": _ASSERTED},
         "aten._assert_tensor_metadata": {"size": _ASSERTED, "stride": _ASSERTED},
-        "aten._log_softmax": {
-            "half_to_float": Harmless("The type stays.", _is("half_to_float", False))
-        },
         "aten._native_batch_norm_legit": {
             "momentum": _TESTED,
             "training": Harmless("Without statistics, those of the data are used."),
         },
-        "aten._softmax": {
-            "half_to_float": Harmless("The type stays.", _is("half_to_float", False))
-        },
-        "aten.adaptive_max_pool1d": {"output_size": _RESULT},
-        "aten.adaptive_max_pool2d": {"output_size": _RESULT},
-        "aten.adaptive_max_pool3d": {"output_size": _RESULT},
-        "aten.dropout": {"p": _DROPOUT, "train": _DROPOUT},
-        "aten.dropout_": {"p": _DROPOUT, "train": _DROPOUT},
+        "aten._log_softmax": {"half_to_float": _TYPE_STAYS},
+        "aten._softmax": {"half_to_float": _TYPE_STAYS},
+        **{f"aten.adaptive_max_pool{axes}d": {"output_size": _RESULT} for axes in (1, 2, 3)},
+        **{f"aten.{op}": {"p": _DROPOUT, "train": _DROPOUT} for op in _DROPOUTS},
         "aten.einsum": {"path": _HINT},
         "aten.embedding": {"padding_idx": _GRADIENT},
         "aten.empty_permuted": {"physical_layout": Harmless("Its elements are undefined.")},
-        "aten.gru": {"dropout": _DROPOUT, "train": _DROPOUT},
+        **{f"aten.{op}": {"dropout": _DROPOUT, "train": _DROPOUT} for op in _RECURRENT},
         "aten.instance_norm": {
             "eps": Harmless("The importer has the same.", _is("eps", 1e-5)),
             "momentum": _TESTED,
             "use_input_stats": Harmless("It is so.", _is("use_input_stats", True)),
         },
         "aten.isin": {"assume_unique": _HINT},
-        "aten.lstm": {"dropout": _DROPOUT, "train": _DROPOUT},
-        "aten.native_dropout": {"p": _DROPOUT, "train": _DROPOUT},
         "aten.native_group_norm": {"C": _REPEATED, "HxW": _REPEATED, "N": _REPEATED},
-        "aten.rnn_tanh": {"dropout": _DROPOUT, "train": _DROPOUT},
         "aten.sort": {"stable": Harmless("The sort is stable.")},
         "aten.sym_constrain_range_for_size": {"max": _ASSERTED, "min": _ASSERTED},
         "aten.to": {"copy": Harmless("A copy has the same values.")},
         "aten.topk": {"sorted": Harmless("Without it, any order is right.")},
-        "quantized_decomposed.dequantize_per_channel": {
-            "quant_max": _PRESENT, "quant_min": _PRESENT,
-        },
-        "quantized_decomposed.dequantize_per_channel_group": {
-            "quant_max": _PRESENT, "quant_min": _PRESENT,
-        },
-        "quantized_decomposed.dequantize_per_tensor": {
-            "quant_max": _PRESENT, "quant_min": _PRESENT,
+        **{
+            f"quantized_decomposed.dequantize_per_{what}": {
+                "quant_max": _PRESENT, "quant_min": _PRESENT,
+            }
+            for what in ("channel", "channel_group", "tensor")
         },
         "torchao.choose_qparams_affine": {
             "keepdim": Harmless("A scale means the same in any shape."),
@@ -158,7 +152,3 @@ HARMLESS: Mapping[str, Mapping[str, Mapping[str, Harmless]]] = {
     },
 }  # fmt: skip
 """By front door and operator, where `*` is any; the names are those in the tables."""
-
-
-def _is_strided(given: Mapping[str, object]) -> bool:
-    return str(given.get("layout")) in ("None", "torch.strided")

@@ -30,17 +30,17 @@ def schema_of(op: str, domain: str, opset: int) -> Schema | None:
     None of an operator that is not known.
     """
     if domain == "com.microsoft":
-        found = CONTRIB.get(op)
-        return Schema(found[0], found[1].split()) if found else None
+        contrib = CONTRIB.get(op)
+        return Schema(contrib[0], contrib[1].split()) if contrib else None
     versions = versions_of(op)
     if not versions:
         return None
     schema = defs.get_schema(op, max(opset, versions[0]), "")
     defaults = {
-        name: helper.get_attribute_value(item.default_value) if item.default_value.name else None
-        for name, item in schema.attributes.items()
+        name: helper.get_attribute_value(about.default_value) if about.default_value.name else None
+        for name, about in schema.attributes.items()
     }
-    return Schema(defaults, [item.name for item in schema.inputs])
+    return Schema(defaults, [parameter.name for parameter in schema.inputs])
 
 
 def versions_of(op: str) -> list[int]:

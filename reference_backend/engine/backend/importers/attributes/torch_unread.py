@@ -34,8 +34,10 @@ def require_arguments(node: fx.Node, by_rule: bool) -> None:
 
 def _given(node: fx.Node, schema: torch.FunctionSchema) -> Iterator[Given]:
     arguments = schema.arguments
-    values = dict(zip([item.name for item in arguments], node.args, strict=False)) | node.kwargs
-    for item in arguments:
-        if values.get(item.name) is not None:
-            default = item.default_value if item.has_default_value() else MISSING
-            yield Given(item.name, values[item.name], default)
+    values = (
+        dict(zip([argument.name for argument in arguments], node.args, strict=False)) | node.kwargs
+    )
+    for argument in arguments:
+        if values.get(argument.name) is not None:
+            default = argument.default_value if argument.has_default_value() else MISSING
+            yield Given(argument.name, values[argument.name], default)

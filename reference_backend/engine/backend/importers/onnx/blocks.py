@@ -15,9 +15,8 @@ from .node import Node
 class Blocks:
     """A tensor whose scale changes every few elements of an axis, as rows of one block each.
 
-    `node`: the node with the attribute `block_size`.
-    `x`: the name of its tensor.
-    `scale`: the name of its scales.
+    `node`: the node, with the attribute `block_size`.
+    `x`, `scale`: the names of its tensor and its scales.
     """
 
     def __init__(self, node: Node, x: str, scale: str) -> None:
@@ -31,9 +30,9 @@ class Blocks:
         axis = node.attributes.get("axis", 1)
         axis += len(shape) if axis < 0 else 0
         self._size = node.attributes["block_size"]
-        wanted = [*shape]
-        wanted[axis] = shape[axis] // self._size
-        if shape[axis] % self._size or list(scales) != wanted:
+        whole = [*shape]
+        whole[axis] = shape[axis] // self._size
+        if shape[axis] % self._size or list(scales) != whole:
             node.refuse(
                 f"block_size={self._size} on axis {axis} of the shape {list(shape)}, with scales "
                 f"of the shape {list(scales)}; supported are whole blocks, with a scale for each"

@@ -32,7 +32,7 @@ def require_sound(model: ModelProto) -> None:
         )
     _require_graph(model.graph, (), opset)
     own = [node for node in model.graph.node if node.domain in OWN]
-    if own and not any(item.domain in OWN for item in model.opset_import):
+    if own and not any(entry.domain in OWN for entry in model.opset_import):
         refuse(
             own[0],
             "the model does not say which version of ONNX's operators it has; write it into its "
@@ -61,7 +61,7 @@ def _require_constant(tensor: TensorProto) -> None:
     if tensor.data_type not in _TYPES:
         why = f"is of the type {tensor.data_type}, which the installed onnx does not know"
     elif tensor.data_location == TensorProto.EXTERNAL:
-        said = {item.key: item.value for item in tensor.external_data}
+        said = {entry.key: entry.value for entry in tensor.external_data}
         why = "" if said.get("location") else "is in another file, whose name the model lacks"
     if why:
         raise ValueError(f"the constant {tensor.name!r} of the ONNX model {why}")
@@ -78,7 +78,7 @@ def _require_graph(graph: GraphProto, outer: Collection[str], opset: int) -> Non
     for tensor in graph.initializer:
         _require_constant(tensor)
     own = {*given, *(tensor.name for tensor in graph.initializer)}
-    known = {*outer, "", *own}
+    readable = {*outer, "", *own}
     makers = {name: node for node in reversed(graph.node) for name in node.output}
     made: set[str] = set()
     for tensor in graph.sparse_initializer:
@@ -89,10 +89,10 @@ def _require_graph(graph: GraphProto, outer: Collection[str], opset: int) -> Non
     for node in graph.node:
         _require_operator(node, opset)
         for name in node.input:
-            if name not in known:
+            if name not in readable:
                 _refuse_input(node, name, makers.get(name))
         for inner in graphs_of(node):
-            _require_graph(inner, known, opset)
+            _require_graph(inner, readable, opset)
         for name in filter(None, node.output):
             if name in made:
                 first = title_of(makers[name])
@@ -100,9 +100,9 @@ def _require_graph(graph: GraphProto, outer: Collection[str], opset: int) -> Non
             if name in own:
                 refuse(node, f"its result {name!r} is an input or a constant, too")
             made.add(name)
-            known.add(name)
+            readable.add(name)
     for value in graph.output:
-        if value.name not in known:
+        if value.name not in readable:
             raise ValueError(
                 f"the ONNX graph {graph.name!r} has the result {value.name!r}, which no node "
                 "computes"
@@ -126,13 +126,13 @@ def _require_whole(node: NodeProto, opset: int) -> None:
         schema = defs.get_schema(node.op_type, opset, "")
     except defs.SchemaError:  # A later version has it.
         return
-    given = {item.name: item.type for item in node.attribute}
-    for name, item in schema.attributes.items():
-        if item.required and name not in given:
+    given = {about.name: about.type for about in node.attribute}
+    for name, about in schema.attributes.items():
+        if about.required and name not in given:
             refuse(node, f"its attribute {name} is missing")
-        kind, wanted = given.get(name), int(item.type)
-        if kind is not None and kind != wanted:
-            names = [AttributeProto.AttributeType.Name(value) for value in (kind, wanted)]
+        kind, required = given.get(name), int(about.type)
+        if kind is not None and kind != required:
+            names = [AttributeProto.AttributeType.Name(value) for value in (kind, required)]
             refuse(node, f"its attribute {name} is of type {names[0]}, and must be {names[1]}")
     for what, names, most in (
         ("inputs", node.input, schema.max_input),

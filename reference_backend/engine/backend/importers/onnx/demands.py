@@ -53,13 +53,12 @@ class Asked(NamedTuple):
 
     def of(self, place: int) -> Sequence[Element]:
         """Return the sizes of an input; none if it is absent or its rank is not known."""
-        found = self.sizes[place] if place < len(self.sizes) else None
-        return found or ()
+        return (self.sizes[place] if place < len(self.sizes) else None) or ()
 
     def at(self, place: int, axis: int) -> Element | None:
         """Return a size of an input, if it has that axis."""
-        found = self.of(place)
-        return found[axis] if -len(found) <= axis < len(found) else None
+        sizes = self.of(place)
+        return sizes[axis] if -len(sizes) <= axis < len(sizes) else None
 
     def listed(self, name: str) -> Sequence[Element] | None:
         """Return an attribute that later versions have as the second input, if it is known."""
@@ -75,8 +74,8 @@ def demands(op: str, asked: Asked) -> Iterator[Demand]:
     for demand in rule(asked) if rule else ():
         place, axis, size, _ = demand
         given = asked.at(place, axis) if axis is not None else math.prod(asked.of(place))
-        both = (given, size)
-        if given is not None and any(map(is_open, both)) and not proves(given - size == 0):
+        is_fixed = not (is_open(given) or is_open(size))
+        if given is not None and not is_fixed and not proves(given - size == 0):
             yield demand
 
 
@@ -109,21 +108,20 @@ def _equal(
     asked: Asked, places: Sequence[tuple[int, int]], broadcasts: bool = False
 ) -> Iterator[Demand]:
     """Demand that sizes are equal: an open one is taken for the number among them."""
-    found: list[tuple[int, int, Element]] = []
+    compared: list[tuple[int, int, Element]] = []
     for place, axis in places:
         size = asked.at(place, axis)
         if size is not None and broadcasts and proves(size <= 1):
             # Such as that of the first element alone.
             yield Demand(place, axis, 1)
         elif size is not None:
-            found.append((place, axis, size))
-    sizes = [size for _, _, size in found]
+            compared.append((place, axis, size))
+    sizes = [size for _, _, size in compared]
     numbers = [size for size in sizes if not is_open(size)]
     symbols = [size for size in sizes if isinstance(size, tvm.tirx.Var)]
-    wanted = next(iter([*numbers, *symbols, *sizes]), None)
-    for place, axis, size in found:
-        if wanted is not None and is_open(size):
-            yield Demand(place, axis, wanted)
+    for place, axis, size in compared:
+        if is_open(size):
+            yield Demand(place, axis, [*numbers, *symbols, *sizes][0])
 
 
 def _at_least(asked: Asked, place: int, axis: int, size: Element) -> Iterator[Demand]:
@@ -153,6 +151,22 @@ def _reduction(op: str, asked: Asked) -> Iterator[Demand]:
 
 
 # ---- Operators ----------------------------------------------------------------------------------
+
+
+def _fixed(
+    equal: Sequence[Sequence[tuple[int, int]]], sizes: Sequence[tuple[int, int, int]], asked: Asked
+) -> Iterator[Demand]:
+    """Demand groups of sizes that are equal, and sizes that are numbers, whatever a node says."""
+    for places in equal:
+        yield from _equal(asked, places)
+    for place, axis, size in sizes:
+        yield Demand(place, axis, size)
+
+
+def _blocks(axes: Sequence[int], power: int, asked: Asked) -> Iterator[Demand]:
+    """Demand that sizes are multiples of a power of the size of blocks."""
+    for axis in axes:
+        yield from _multiple(asked, 0, axis, asked.attributes.get("blocksize", 1) ** power)
 
 
 def _elementwise(asked: Asked) -> Iterator[Demand]:
@@ -198,10 +212,6 @@ def _window(asked: Asked) -> Iterator[Demand]:
             yield from _at_least(asked, 0, 2 + index, covered)
 
 
-def _transposed_convolution(asked: Asked) -> Iterator[Demand]:
-    yield from _equal(asked, [(0, 1), (1, 0)])
-
-
 def _normalization(asked: Asked) -> Iterator[Demand]:
     yield from _equal(asked, [(0, 1), *((place, 0) for place in range(1, len(asked.sizes)))])
 
@@ -230,20 +240,11 @@ def _split(asked: Asked) -> Iterator[Demand]:
         yield from _multiple(asked, 0, axis, count)
 
 
-def _space_to_depth(asked: Asked) -> Iterator[Demand]:
-    for axis in (2, 3):
-        yield from _multiple(asked, 0, axis, asked.attributes.get("blocksize", 1))
-
-
-def _depth_to_space(asked: Asked) -> Iterator[Demand]:
-    yield from _multiple(asked, 0, 1, asked.attributes.get("blocksize", 1) ** 2)
-
-
 def _top_k(asked: Asked) -> Iterator[Demand]:
     count = asked.attributes.get("k")
-    known = asked.elements(1) if count is None else [count]
-    if known and known[0] is not None:
-        yield from _at_least(asked, 0, asked.attributes.get("axis", -1), known[0])
+    counts = asked.elements(1) if count is None else [count]
+    if counts and counts[0] is not None:
+        yield from _at_least(asked, 0, asked.attributes.get("axis", -1), counts[0])
 
 
 def _pad(asked: Asked) -> Iterator[Demand]:
@@ -265,18 +266,18 @@ def _pad(asked: Asked) -> Iterator[Demand]:
 def _reshape(asked: Asked) -> Iterator[Demand]:
     """Demand as many elements as there were."""
     given = asked.of(0)
-    wanted = asked.listed("shape")
-    if wanted is None or asked.sizes[0] is None:
+    shape = asked.listed("shape")
+    if shape is None or asked.sizes[0] is None:
         return
     keeps = not asked.attributes.get("allowzero")
     sizes = [
         given[axis] if keeps and not is_open(size) and size == 0 and axis < len(given) else size
-        for axis, size in enumerate(wanted)
+        for axis, size in enumerate(shape)
     ]
     if any(size == -1 for size in sizes if not is_open(size)):
         common, rest, divisors = [], _factors(given), []
         for size in _factors([size for size in sizes if is_open(size) or size != -1]):
-            equal = [index for index, one in enumerate(rest) if proves(one - size == 0)]
+            equal = [index for index, factor in enumerate(rest) if proves(factor - size == 0)]
             divisors += [] if equal else [size]
             common += [rest.pop(equal[0])] if equal else []
         divisor = largest(math.prod(divisors), 1)
@@ -288,22 +289,22 @@ def _reshape(asked: Asked) -> Iterator[Demand]:
 
 def _factors(sizes: Sequence[Element]) -> list[Element]:
     """Return sizes, and in place of a product its factors."""
-    found: list[Element] = []
+    factors: list[Element] = []
     for size in sizes:
         if isinstance(size, tvm.tirx.Mul):
-            found += _factors([simple(size.a), simple(size.b)])
+            factors += _factors([simple(size.a), simple(size.b)])
         else:
-            found.append(size)
-    return found
+            factors.append(size)
+    return factors
 
 
 def _expand(asked: Asked) -> Iterator[Demand]:
-    wanted = asked.elements(1) or ()
+    shape = asked.elements(1) or ()
     for axis, size in enumerate(asked.of(0)):
         if proves(size <= 1):
             yield Demand(0, axis, 1)
         back = axis - len(asked.of(0))
-        target = wanted[back] if -back <= len(wanted) else 1
+        target = shape[back] if -back <= len(shape) else 1
         if is_open(target) and not is_open(size) and size > 1:
             # It is one of both.
             yield Demand(0, axis, simple(size + (target - 1) * (target - size)), True)
@@ -381,21 +382,6 @@ def _grid_sample(asked: Asked) -> Iterator[Demand]:
     yield Demand(1, len(asked.of(1)) - 1, len(asked.of(0)) - 2)
 
 
-def _roi_align(asked: Asked) -> Iterator[Demand]:
-    yield Demand(1, 1, 4)
-    yield from _equal(asked, [(1, 0), (2, 0)])
-
-
-def _max_roi_pool(asked: Asked) -> Iterator[Demand]:
-    yield Demand(1, 1, 5)
-
-
-def _non_max_suppression(asked: Asked) -> Iterator[Demand]:
-    yield from _equal(asked, [(0, 0), (1, 0)])
-    yield from _equal(asked, [(0, 1), (1, 2)])
-    yield Demand(0, 2, 4)
-
-
 def _max_unpool(asked: Asked) -> Iterator[Demand]:
     for axis in range(len(asked.of(0))):
         yield from _equal(asked, [(0, axis), (1, axis)])
@@ -422,8 +408,8 @@ _RULES: Mapping[str, _Rule] = {
     **{op: partial(_reduction, op) for op in _REDUCTIONS},
     "Concat": _concat,
     "Conv": _convolution,
-    "ConvTranspose": _transposed_convolution,
-    "DepthToSpace": _depth_to_space,
+    "ConvTranspose": partial(_fixed, [[(0, 1), (1, 0)]], []),
+    "DepthToSpace": partial(_blocks, [1], 2),
     "Expand": _expand,
     "Gather": _gather,
     "GatherElements": _gather_elements,
@@ -431,14 +417,14 @@ _RULES: Mapping[str, _Rule] = {
     "Gemm": _gemm,
     "GridSample": _grid_sample,
     "GroupNormalization": _group_normalization,
-    "MaxRoiPool": _max_roi_pool,
+    "MaxRoiPool": partial(_fixed, [], [(1, 1, 5)]),
     "MaxUnpool": _max_unpool,
-    "NonMaxSuppression": _non_max_suppression,
+    "NonMaxSuppression": partial(_fixed, [[(0, 0), (1, 0)], [(0, 1), (1, 2)]], [(0, 2, 4)]),
     "Pad": _pad,
     "Reshape": _reshape,
-    "RoiAlign": _roi_align,
+    "RoiAlign": partial(_fixed, [[(1, 0), (2, 0)]], [(1, 1, 4)]),
     "ScatterND": _scatter_nd,
-    "SpaceToDepth": _space_to_depth,
+    "SpaceToDepth": partial(_blocks, [2, 3], 1),
     "Split": _split,
     "Squeeze": _squeeze,
     "TopK": _top_k,

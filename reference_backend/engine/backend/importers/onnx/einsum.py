@@ -48,11 +48,7 @@ def _einsum(node: Node) -> None:
 
 
 class _Einsum:
-    """An Einsum that is written as products of two operands each.
-
-    `node`: the node.
-    `equation`: its equation, without spaces.
-    """
+    """An Einsum that is written as products of two operands each."""
 
     def __init__(self, node: Node, equation: str) -> None:
         self.node = node
@@ -62,16 +58,15 @@ class _Einsum:
         self.sizes: dict[str, int | None] = {}
         self.terms = [self._term(*pair) for pair in zip(inputs, terms, strict=True)]
         # Axes that stand for "..." are numbers, counted from the last one.
-        dots = sorted({one for term in self.terms for one in term.labels if one.isdigit()})
-        dots = sorted(dots, key=int, reverse=True)
+        labels = {label for term in self.terms for label in term.labels}
+        dots = sorted(filter(str.isdigit, labels), key=int, reverse=True)
         if arrow:
             start, has_dots, end = right.partition("...")
             self.result = [*start, *(dots if has_dots else ()), *end]
         else:
             letters = re.sub(r"[^a-zA-Z]", "", left)
             self.result = [*dots, *sorted(i for i in letters if letters.count(i) == 1)]
-        known = {label for term in self.terms for label in term.labels}
-        if len(set(self.result)) < len(self.result) or not known.issuperset(self.result):
+        if len(set(self.result)) < len(self.result) or not labels.issuperset(self.result):
             node.refuse(f"the result of the equation {equation!r} has an axis twice, or a new one")
         self.terms = [self._without_ones(index) for index in range(len(self.terms))]
 
@@ -117,7 +112,7 @@ class _Einsum:
     def _without_ones(self, index: int) -> _Term:
         """Remove axes of size 1 that are broadcast along those of other operands."""
         term = self.terms[index]
-        others = {one for i, item in enumerate(self.terms) if i != index for one in item.labels}
+        others = {label for i, t in enumerate(self.terms) if i != index for label in t.labels}
         sizes = self.node.sizes(self.node.proto.input[index]) or ()
         if len(sizes) != len(term.labels):
             return term
@@ -138,10 +133,10 @@ class _Einsum:
         node = self.node
         done, *rest = self.terms
         while rest:
-            other, *rest = rest
-            needed = {*self.result, *(label for term in rest for label in term.labels)}
-            one = self._summed(done, {*needed, *other.labels})
-            done = self._product(one, self._summed(other, {*needed, *done.labels}), needed)
+            term, *rest = rest
+            needed = {*self.result, *(label for later in rest for label in later.labels)}
+            summed = self._summed(done, {*needed, *term.labels})
+            done = self._product(summed, self._summed(term, {*needed, *done.labels}), needed)
         done = self._summed(done, self.result)
         order = [done.labels.index(label) for label in self.result]
         output = self.node.proto.output[0]
@@ -158,7 +153,7 @@ class _Einsum:
         labels = [label for label in term.labels if label in needed]
         return _Term(self.node.sum(term.name, *axes), labels)
 
-    def _product(self, one: _Term, other: _Term, needed: Collection[str]) -> _Term:
+    def _product(self, x: _Term, y: _Term, needed: Collection[str]) -> _Term:
         """Multiply two operands, and sum over what they share and nothing else needs."""
         node = self.node
         place = {label: index for index, label in enumerate(self.result)}
@@ -166,28 +161,22 @@ class _Einsum:
         def ordered(labels: Collection[str]) -> list[str]:
             return sorted(labels, key=lambda label: place.get(label, len(place)))
 
-        both = [label for label in one.labels if label in other.labels]
+        both = [label for label in x.labels if label in y.labels]
         batch = ordered([label for label in both if label in needed])
         inner = [label for label in both if label not in needed]
-        left = ordered([label for label in one.labels if label not in both])
-        right = ordered([label for label in other.labels if label not in both])
+        left = ordered([label for label in x.labels if label not in both])
+        right = ordered([label for label in y.labels if label not in both])
         if not inner:
-            rows = self._in_order(one, [*batch, *left])
-            columns = self._in_order(other, [*batch, *right])
-            if right and left:
-                behind = range(len(batch) + len(left), len(batch) + len(left) + len(right))
-                rows = node.unsqueeze(rows, *behind)
-                columns = node.unsqueeze(columns, *range(len(batch), len(batch) + len(left)))
-            elif left or right:
-                extra = range(len(batch), len(batch) + len(left or right))
-                rows, columns = (
-                    (rows, node.unsqueeze(columns, *extra))
-                    if left
-                    else (node.unsqueeze(rows, *extra), columns)
-                )
+            rows = self._in_order(x, [*batch, *left])
+            columns = self._in_order(y, [*batch, *right])
+            first = len(batch) + len(left)
+            if right:
+                rows = node.unsqueeze(rows, *range(first, first + len(right)))
+            if left:
+                columns = node.unsqueeze(columns, *range(len(batch), first))
             return _Term(node.write("Mul", rows, columns), [*batch, *left, *right])
-        rows = self._in_order(one, [*batch, *left, *inner])
-        columns = self._in_order(other, [*batch, *inner, *right])
+        rows = self._in_order(x, [*batch, *left, *inner])
+        columns = self._in_order(y, [*batch, *inner, *right])
         # Without a batch, a matrix is multiplied with whatever is before it.
         axes = [left] if batch else [[label] for label in left]
         groups = [*([label] for label in batch), *(axes if left else [[]])]
@@ -227,4 +216,3 @@ class _Einsum:
 
 
 RULES: Mapping[str, Rule] = {"Einsum": _einsum}
-"""What rewrites the operator, by its name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -32,8 +32,8 @@ class Unknown(Exception):
 def array_of(elements: Sequence[object]) -> Array:
     """Return a vector of objects; NumPy itself would look into expressions."""
     result = np.empty(len(elements), object)
-    for index, item in enumerate(elements):
-        result[index] = item
+    for index, element in enumerate(elements):
+        result[index] = element
     return result
 
 
@@ -70,96 +70,95 @@ def proves(condition: Element, positive: Element = 1) -> bool:
 def _analyzer(element: Element) -> Analyzer:
     """Return an analyzer that knows that sizes are not negative."""
     analyzer = Analyzer()
-    vector = relax.TensorType(relax.ShapeExpr([element]), "int64")
-    for var in relax.analysis.tir_vars_in_type(vector):
+    for var in symbols_of(element):
         analyzer.bind(var, tvm.ir.Range(0, _LARGEST_SIZE))
     return analyzer
 
 
-def least(one: Element, other: Element) -> Element:
+def symbols_of(element: Element) -> Sequence[tvm.tirx.Var]:
+    """Return the symbols in an element."""
+    vector = relax.TensorType(relax.ShapeExpr([element]), "int64")
+    symbols: Sequence[tvm.tirx.Var] = relax.analysis.tir_vars_in_type(vector)
+    return symbols
+
+
+def least(x: Element, y: Element) -> Element:
     """Return the smaller one of two elements."""
-    if is_open(one) or is_open(other):
-        if proves(one <= other) or proves(other <= one):
-            return one if proves(one <= other) else other
-        return simple(tvm.tirx.min(*_of_one_type(one, other)))
-    return min(one, other)
+    return _chosen(x, y, min, operator.le, tvm.tirx.min)
 
 
-def largest(one: Element, other: Element) -> Element:
+def largest(x: Element, y: Element) -> Element:
     """Return the larger one of two elements."""
-    if is_open(one) or is_open(other):
-        if proves(one >= other) or proves(other >= one):
-            return one if proves(one >= other) else other
-        return simple(tvm.tirx.max(*_of_one_type(one, other)))
-    return max(one, other)
+    return _chosen(x, y, max, operator.ge, tvm.tirx.max)
 
 
-def broadcast(one: Element, other: Element) -> Element:
-    """Return the size that one gets where it is broadcast to another."""
-    if not is_open(other) and other < 0:
-        raise ValueError(f"its shape has the size {other}")
-    if not is_open(one):
-        if not is_open(other) and 1 not in (one, other) and one != other:
-            raise ValueError(f"its size {one} cannot become {other}")
-        return other if one == 1 else one
-    if proves(other - 1 == 0) or proves(one - other == 0):
-        return one
+def _chosen(
+    x: Element, y: Element, of_numbers: _Binary, is_it: _Binary, of_expressions: _Binary
+) -> Element:
+    if not (is_open(x) or is_open(y)):
+        return of_numbers(x, y)
+    if proves(is_it(x, y)):
+        return x
+    return y if proves(is_it(y, x)) else simple(of_expressions(*_of_one_type(x, y)))
+
+
+def broadcast(size: Element, target: Element) -> Element:
+    """Return what a size becomes where it is broadcast to another."""
+    if not is_open(target) and target < 0:
+        raise ValueError(f"its shape has the size {target}")
+    if not is_open(size):
+        if not is_open(target) and 1 not in (size, target) and size != target:
+            raise ValueError(f"its size {size} cannot become {target}")
+        return target if size == 1 else size
+    if proves(target - 1 == 0) or proves(size - target == 0):
+        return size
     raise ValueError(
-        f"whether its size {size_text(one)} is 1 or {size_text(other)} is not known before the run"
+        f"whether its size {size_text(size)} is 1 or {size_text(target)} is not known before the "
+        "run"
     )
 
 
 def _of_one_type(*elements: Element) -> list[Element]:
-    return [item if is_open(item) else tvm.tirx.const(item, "int64") for item in elements]
+    return [x if is_open(x) else tvm.tirx.const(x, "int64") for x in elements]
 
 
-def _quotient(one: Element, other: Element) -> Element:
-    if is_open(other) or other <= 0 or not proves(one >= 0):
+def _divided(divide: _Binary, x: Element, y: Element) -> Element:
+    if is_open(y) or y <= 0 or not proves(x >= 0):
         raise Unknown
-    return one // other
+    return divide(x, y)
 
 
-def _remainder(one: Element, other: Element) -> Element:
-    if is_open(other) or other <= 0 or not proves(one >= 0):
-        raise Unknown
-    return one % other
-
-
-def _decided(compare: _Binary, opposite: _Binary) -> _Binary:
-    """Return a comparison whose outcome must be the same for all sizes."""
-
-    def decide(one: Element, other: Element) -> Element:
-        if proves(compare(one, other)):
-            return 1
-        if proves(opposite(one, other)):
-            return 0
-        raise Unknown
-
-    return decide
+def _decided(compare: _Binary, opposite: _Binary, x: Element, y: Element) -> Element:
+    """Compare elements with an outcome that must be the same for all sizes."""
+    if proves(compare(x, y)):
+        return 1
+    if proves(opposite(x, y)):
+        return 0
+    raise Unknown
 
 
 _BINARY: Mapping[str, _Binary] = {
     "Add": operator.add,
-    "Div": _quotient,
+    "Div": partial(_divided, operator.floordiv),
     "Max": largest,
     "Min": least,
-    "Mod": _remainder,
+    "Mod": partial(_divided, operator.mod),
     "Mul": operator.mul,
     "Sub": operator.sub,
     "Sum": operator.add,
 }
 _COMPARISONS: Mapping[str, _Binary] = {
-    "Equal": _decided(operator.eq, operator.ne),
-    "Greater": _decided(operator.gt, operator.le),
-    "GreaterOrEqual": _decided(operator.ge, operator.lt),
-    "Less": _decided(operator.lt, operator.ge),
-    "LessOrEqual": _decided(operator.le, operator.gt),
+    "Equal": partial(_decided, operator.eq, operator.ne),
+    "Greater": partial(_decided, operator.gt, operator.le),
+    "GreaterOrEqual": partial(_decided, operator.ge, operator.lt),
+    "Less": partial(_decided, operator.lt, operator.ge),
+    "LessOrEqual": partial(_decided, operator.le, operator.gt),
 }
 _UNARY: Mapping[str, _Binary] = {
     # Elements are whole.
-    **dict.fromkeys(("Ceil", "Floor", "Round"), lambda one, _: one),
-    "Neg": lambda one, _: 0 - one,
-    "Not": lambda one, _: 1 - one,
+    **dict.fromkeys(("Ceil", "Floor", "Round"), lambda x, _: x),
+    "Neg": lambda x, _: 0 - x,
+    "Not": lambda x, _: 1 - x,
 }
 _REDUCTIONS: Mapping[str, _Binary] = {
     "ReduceMax": largest,
@@ -176,9 +175,9 @@ def arithmetic(
 
     `elements`: those of its inputs; None for an absent one.
     """
-    first, *others = [item for item in elements if item is not None]
+    first, *others = [array for array in elements if array is not None]
     dtype = dtypes[0]
-    several = sum(any(map(is_open, item.flat)) for item in (first, *others)) > 1
+    several = sum(any(map(is_open, array.flat)) for array in (first, *others)) > 1
     # Quotients of floats have fractions, and products of sizes more digits than floats.
     lossy = op in ("Div", "Mod", "ReduceProd") or (op == "Mul" and several)
     if lossy and dtype.startswith("float"):
@@ -201,9 +200,9 @@ def arithmetic(
 def _each(function: _Binary, first: Array, second: Array) -> Array:
     """Apply a function to each two of the elements that are broadcast to each other."""
     try:
-        one, other = np.broadcast_arrays(first, second)
+        first, second = np.broadcast_arrays(first, second)
     except ValueError:
         shapes = f"{list(first.shape)} and {list(second.shape)}"
         raise ValueError(f"its inputs have the shapes {shapes}, which do not go together") from None
-    pairs = zip(one.flat, other.flat, strict=True)
-    return array_of([function(a, b) for a, b in pairs]).reshape(one.shape)
+    pairs = zip(first.flat, second.flat, strict=True)
+    return array_of([function(x, y) for x, y in pairs]).reshape(first.shape)

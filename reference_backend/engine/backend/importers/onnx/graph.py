@@ -42,7 +42,7 @@ DOMAINS = (*OWN, "com.microsoft")
 
 def opset_of(model: ModelProto) -> int:
     """Return the version of ONNX's own operators in a model."""
-    return next((item.version for item in model.opset_import if item.domain in OWN), 1)
+    return next((opset.version for opset in model.opset_import if opset.domain in OWN), 1)
 
 
 def title_of(node: NodeProto) -> str:
@@ -58,12 +58,12 @@ def refuse(node: NodeProto, text: str) -> NoReturn:
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:
     """Return the attributes of a node by name."""
-    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    return {said.name: helper.get_attribute_value(said) for said in node.attribute}
 
 
 def value_of(node: NodeProto) -> TensorProto | None:
     """Return the value of a node Constant that has it as a tensor; None of other nodes."""
-    values = [item.t for item in node.attribute if item.name == "value"]
+    values = [said.t for said in node.attribute if said.name == "value"]
     return values[0] if values and node.op_type == "Constant" else None
 
 
@@ -174,8 +174,8 @@ class Graph:
     def shape(self, name: str) -> Sequence[int] | None:
         """Return the sizes of a tensor, if all are known."""
         sizes = self._shapes.get(name, (None,))
-        known = [size for size in sizes if size is not None]
-        return known if len(known) == len(sizes) else None
+        fixed = [size for size in sizes if size is not None]
+        return fixed if len(fixed) == len(sizes) else None
 
     def sizes(self, name: str) -> Sequence[int | None] | None:
         """Return the sizes of a tensor, with None for each that is not known; None of no rank."""
@@ -227,9 +227,9 @@ class Graph:
         del self.proto.initializer[:]
         self.proto.initializer.extend(kept)
         for node in self.proto.node:
-            for item in node.attribute:
-                if item.type == AttributeProto.TENSOR and item.t.data_type in NARROW:
-                    item.t.CopyFrom(_widened(item.t))
+            for said in node.attribute:
+                if said.type == AttributeProto.TENSOR and said.t.data_type in NARROW:
+                    said.t.CopyFrom(_widened(said.t))
         del self.proto.value_info[:]
         for value in (*self.proto.input, *self.proto.output):
             tensor = value.type.tensor_type
@@ -262,9 +262,9 @@ def graphs_of(node: NodeProto) -> Sequence[GraphProto]:
 
 def named_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
     """Generate the graphs inside a node, each with the name of its attribute."""
-    for item in node.attribute:
-        for graph in [item.g] if item.type == AttributeProto.GRAPH else item.graphs:
-            yield item.name, graph
+    for said in node.attribute:
+        for graph in [said.g] if said.type == AttributeProto.GRAPH else said.graphs:
+            yield said.name, graph
 
 
 def _widened(tensor: TensorProto) -> TensorProto:

@@ -22,7 +22,7 @@ from ..attributes.onnx_unread import require_importer
 from ..declared import Declared, require_declared
 from ..failures import refused_at, unknown_operators
 from ..unknown_sizes import require_sizes
-from .graph import DOMAINS, all_nodes, reads, title_of
+from .graph import DOMAINS, all_nodes, reads, sizes_of, title_of
 from .reductions import of_nothing
 from .relations import Relations
 from .sizes import inputs_of
@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 
 
 class _Builder(Tracer):
-    """A block builder that also names choices of branches: for these, TVM asks no converter.
-
-    `graph`: the graph that is read.
-    """
+    """A block builder that also names choices of branches: for these, TVM asks no converter."""
 
     def __init__(self, graph: GraphProto) -> None:
         super().__init__()
@@ -58,8 +55,8 @@ def _branches(graph: GraphProto) -> Iterator[str]:
     for node in graph.node:
         if node.op_type == "If":
             # TVM reads this one first, whichever comes first in the file.
-            for item in sorted(node.attribute, key=lambda item: item.name != "then_branch"):
-                yield from _branches(item.g)
+            for branch in sorted(node.attribute, key=lambda branch: branch.name != "then_branch"):
+                yield from _branches(branch.g)
             yield node.name or next(iter(node.output), "")
 
 
@@ -158,7 +155,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         """Return what to do if the reason may be sizes that only the run knows."""
         if not any(map(_has_symbols, self._inputs.values())):
             return ""
-        is_open = any(_has_symbols(item) or self._symbols.is_known(item) for item in inputs)
+        is_open = any(_has_symbols(x) or self._symbols.is_known(x) for x in inputs)
         return f"if the open sizes are why, {FIX_SIZES}" if is_open else ""
 
     def _parse_value_proto(self, value_proto: ValueInfoProto | NodeProto) -> str:
@@ -180,11 +177,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             self._relations.symbols = outer
 
     def _convert_operator(
-        self,
-        op_name: str,
-        inputs: Sequence[relax.Expr | None],
-        attrs: Attributes,
-        opset: int,
+        self, op_name: str, inputs: Sequence[relax.Expr | None], attrs: Attributes, opset: int
     ) -> relax.Expr:
         name = self._author_of(str(attrs["tvm_custom"]["name"] or ""), op_name)
         title = self._authors.get(name, f"{name!r} ({op_name})")
@@ -211,11 +204,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         return with_span(result, span) if is_call and span is not None else result
 
     def _converted(
-        self,
-        op_name: str,
-        inputs: Sequence[relax.Expr | None],
-        attrs: Attributes,
-        opset: int,
+        self, op_name: str, inputs: Sequence[relax.Expr | None], attrs: Attributes, opset: int
     ) -> relax.Expr:
         own = CONVERTERS.get(op_name)
         try:
@@ -234,12 +223,9 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
 
 def _empty_inputs(graph: GraphProto) -> dict[str, list[int]]:
     """Return the sizes of inputs without elements, if all are known."""
-    found = {}
-    for name, value in inputs_of(graph).items():
-        sizes = value.type.tensor_type.shape.dim
-        if sizes and all(size.HasField("dim_value") for size in sizes):
-            found[name] = [int(size.dim_value) for size in sizes]
-    return {name: sizes for name, sizes in found.items() if 0 in sizes}
+    shapes = {name: sizes_of(value) or () for name, value in inputs_of(graph).items()}
+    fixed = {name: [size for size in shape if size is not None] for name, shape in shapes.items()}
+    return {name: sizes for name, sizes in fixed.items() if 0 in sizes and None not in shapes[name]}
 
 
 def _titles(graph: GraphProto) -> dict[str, str]:

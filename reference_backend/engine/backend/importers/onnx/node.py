@@ -22,9 +22,6 @@ class Node:
     """A node, and the nodes that replace it, in the version of ONNX that the model has.
 
     What only depends on constants is computed at once.
-
-    `proto`: the node.
-    `graph`: its graph, which gets the others.
     """
 
     def __init__(self, proto: NodeProto, graph: Graph) -> None:
@@ -78,12 +75,7 @@ class Node:
         attributes: Mapping[str, object] | None = None,
         **named: object,
     ) -> str:
-        """Write a node; return the name of its result.
-
-        `op`, `inputs`: its operator, and the names of its inputs.
-        `output`: the name of its result; a new one by default.
-        `attributes`, `named`: its attributes.
-        """
+        """Write a node; return the name of its result, which is a new one by default."""
         name = f"{self._origin}_{op}"
         output = output or self.graph.fresh(name)
         node = helper.make_node(op, inputs, [output], name, **{**(attributes or {}), **named})
@@ -91,11 +83,7 @@ class Node:
         return output
 
     def result(
-        self,
-        op: str,
-        *inputs: str,
-        attributes: Mapping[str, object] | None = None,
-        **named: object,
+        self, op: str, *inputs: str, attributes: Mapping[str, object] | None = None, **named: object
     ) -> None:
         """Write the node that computes its first result."""
         self.write(op, *inputs, output=self.proto.output[0], attributes=attributes, **named)
@@ -127,9 +115,9 @@ class Node:
 
     def add(self, x: str, y: str) -> str:
         """Add two tensors."""
-        one, other = self.constant(x), self.constant(y)
-        if one is not None and other is not None:
-            return self.literal(one + other)
+        left, right = self.constant(x), self.constant(y)
+        if left is not None and right is not None:
+            return self.literal(left + right)
         return self.write("Add", x, y)
 
     def transpose(self, x: str, order: Sequence[int], output: str = "") -> str:

@@ -43,12 +43,6 @@ _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "
 
 
 @dataclass(frozen=True)
-class _Activation:
-    op: str
-    parameters: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class _Weights:
     """The weights of a direction: [inputs, gates], [states, gates], and vectors or ""."""
 
@@ -66,11 +60,7 @@ def _write(op: str, node: Node) -> None:
 
 
 class _Recurrence:
-    """A recurrent operator that is written step by step.
-
-    `node`: the node.
-    `op`: its operator.
-    """
+    """A recurrent operator that is written step by step."""
 
     def __init__(self, node: Node, op: str) -> None:
         self.node = node
@@ -106,7 +96,7 @@ class _Recurrence:
             self.node.refuse(f"direction={text!r}; supported are {', '.join(directions)}")
         return directions[text]
 
-    def _activations(self) -> Sequence[Sequence[_Activation]]:
+    def _activations(self) -> Sequence[Sequence[tuple[str, Mapping[str, float]]]]:
         """Return the activations of each direction."""
         get = self.node.attributes.get
         default = _DEFAULTS[self.op]
@@ -118,7 +108,7 @@ class _Recurrence:
                 f"{len(self.directions)} directions"
             )
         given = {kind: list(get(f"activation_{kind}", ())) for kind in ("alpha", "beta")}
-        activations: list[_Activation] = []
+        activations: list[tuple[str, Mapping[str, float]]] = []
         for name in names:
             if name.lower() not in _ACTIVATIONS:
                 ours = ", ".join(sorted(op for op, _ in _ACTIVATIONS.values()))
@@ -131,7 +121,7 @@ class _Recurrence:
                 if value is None:
                     self.node.refuse(f"activation_{kind} of its activation {name!r} is missing")
                 values[kind] = value
-            activations.append(_Activation(op, values))
+            activations.append((op, values))
         count = len(default)
         return [activations[i : i + count] for i in range(0, len(activations), count)]
 
@@ -278,17 +268,16 @@ class _Recurrence:
 
     def activate(self, index: int, which: int, x: str) -> str:
         """Write an activation of a direction."""
-        node, activation = self.node, self.activations[index][which]
-        values = activation.parameters
-        if activation.op == "Affine":
+        node, (op, values) = self.node, self.activations[index][which]
+        if op == "Affine":
             scaled = node.write("Mul", x, node.literal(values["alpha"], self.dtype))
             return node.write("Add", scaled, node.literal(values["beta"], self.dtype))
-        if activation.op == "ScaledTanh":
+        if op == "ScaledTanh":
             scaled = node.write("Mul", x, node.literal(values["beta"], self.dtype))
             return node.write(
                 "Mul", node.write("Tanh", scaled), node.literal(values["alpha"], self.dtype)
             )
-        return self.node.write(activation.op, x, attributes=values)
+        return node.write(op, x, attributes=values)
 
     def without(self, x: str) -> str:
         """Write 1 - x."""
@@ -356,4 +345,3 @@ _CELLS: Mapping[str, Callable[[_Recurrence, int, _Weights, str, State], State]] 
 
 
 RULES: Mapping[str, Rule] = {op: partial(_write, op) for op in _GATES}
-"""What rewrites a recurrent operator, by its name."""

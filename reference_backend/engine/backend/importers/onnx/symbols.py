@@ -17,6 +17,7 @@ from tvm import relax
 
 from ...ir.calls import Constant
 from ...shared.aliases import Array, Attributes
+from ..sizes import tiled
 from .demands import Asked
 from .elements import (
     Element,
@@ -97,8 +98,8 @@ class Symbols:
                 return self._counted(*inputs)
             if op == "Tile" and not self.is_known(inputs[0]):
                 return self._tiled(*inputs[:2])
-            elements = [None if item is None else self._elements(item) for item in inputs]
-            dtypes = [str(item.ty.dtype) for item in inputs if item is not None]
+            elements = [None if x is None else self._elements(x) for x in inputs]
+            dtypes = [str(x.ty.dtype) for x in inputs if x is not None]
             if op in _OF_ONE_TYPE:
                 _require_one_type(op, inputs)
             if op in _MOVES:
@@ -119,12 +120,12 @@ class Symbols:
 
         def elements(place: int) -> Sequence[Element] | None:
             try:
-                item = inputs[place] if place < len(inputs) else None
-                return None if item is None else self._elements(item).reshape(-1).tolist()
+                x = inputs[place] if place < len(inputs) else None
+                return None if x is None else self._elements(x).reshape(-1).tolist()
             except Unknown:
                 return None
 
-        return Asked([_sizes_if_known(item) for item in inputs], attributes, elements, opset)
+        return Asked([_sizes_if_known(x) for x in inputs], attributes, elements, opset)
 
     def for_converter(
         self, op: str, inputs: Sequence[relax.Expr | None], attributes: Attributes
@@ -178,13 +179,13 @@ class Symbols:
         return list(elements)
 
     def _tuple(self, results: Sequence[Array], dtype: str) -> relax.Expr:
-        tensors = [self._tensor(item, dtype) for item in results]
+        tensors = [self._tensor(x, dtype) for x in results]
         return tensors[0] if len(tensors) == 1 else relax.Tuple(tensors)
 
     def _tensor(self, elements: Array, dtype: str) -> relax.Expr:
         """Return a tensor with these elements, and remember them."""
-        flat = [simple(item) for item in elements.reshape(-1)]
-        if all(isinstance(item, int) for item in flat):
+        flat = [simple(size) for size in elements.reshape(-1)]
+        if all(isinstance(size, int) for size in flat):
             result = relax.const(np.array(flat, dtype).reshape(elements.shape), dtype)
         else:
             result = relax.op.shape_to_tensor(relax.ShapeExpr(flat))
@@ -209,22 +210,22 @@ class Symbols:
         given = _sizes_of(x)
         if shape is None or not (self.is_known(shape) or any(map(is_open, given))):
             raise Unknown
-        wanted = self._vector(shape, "shape")
-        count = max(len(given), len(wanted))
+        target_sizes = self._vector(shape, "shape")
+        count = max(len(given), len(target_sizes))
         pairs = zip(
             [*[1] * (count - len(given)), *given],
-            [*[1] * (count - len(wanted)), *wanted],
+            [*[1] * (count - len(target_sizes)), *target_sizes],
             strict=True,
         )
-        target = relax.ShapeExpr([broadcast(one, other) for one, other in pairs])
+        target = relax.ShapeExpr([broadcast(size, wide) for size, wide in pairs])
         return self._builder.normalize(relax.op.broadcast_to(x, target))
 
     def _counted(self, *inputs: relax.Expr | None) -> relax.Expr:
         """Return numbers in equal steps, which are whole."""
-        given = [self._elements(item).reshape(-1) for item in inputs if item is not None]
-        if len(given) != 3 or any(item.size != 1 for item in given):
+        given = [self._elements(x).reshape(-1) for x in inputs if x is not None]
+        if len(given) != 3 or any(x.size != 1 for x in given):
             raise ValueError("its start, limit and step are not one element each")
-        start, limit, step = (item.item() for item in given)
+        start, limit, step = (x.item() for x in given)
         dtype = _require_one_type("Range", inputs)
         if is_open(step) or not step:
             raise Unknown
@@ -245,11 +246,11 @@ class Symbols:
         """Return a part between ends that TVM takes for such as lie in the tensor."""
         sizes = _sizes_of(x)
         names = ("starts", "ends", "axes", "steps")
-        known = [
+        bounds = [
             None if item is None else self._vector(item, name)
             for item, name in zip(given, names, strict=False)
         ]
-        starts, ends, axes, steps = [*known, None, None, None, None][:4]
+        starts, ends, axes, steps = [*bounds, None, None, None, None][:4]
         if starts is None or ends is None:
             raise Unknown
         axes = list(range(len(starts))) if axes is None else axes
@@ -285,13 +286,8 @@ class Symbols:
             raise ValueError(f"its repeats are {len(counts)}, and its input has rank {len(sizes)}")
         if not all(proves(count >= 0) for count in counts):
             raise Unknown
-        pairs = list(zip(counts, sizes, strict=True))
-        apart = [part for _, size in pairs for part in (1, size)]
-        spread = [part for pair in pairs for part in pair]
-        tiled = relax.op.reshape(x, relax.ShapeExpr(apart))
-        tiled = relax.op.broadcast_to(tiled, relax.ShapeExpr(spread))
-        joined = [simple(count * size) for count, size in pairs]
-        return self._builder.normalize(relax.op.reshape(tiled, relax.ShapeExpr(joined)))
+        joined = [simple(count * size) for count, size in zip(counts, sizes, strict=True)]
+        return self._builder.normalize(tiled(x, sizes, counts, joined))
 
     def _cast(
         self,
@@ -310,10 +306,10 @@ class Symbols:
 
 def _sizes_of(x: relax.Expr | None) -> list[Element]:
     """Return the sizes of a tensor."""
-    sizes = getattr(getattr(getattr(x, "ty", None), "shape", None), "values", None)
+    sizes = _sizes_if_known(x)
     if sizes is None:
         raise Unknown
-    return [simple(size) for size in sizes]
+    return sizes
 
 
 def _require_rank(x: relax.Expr | None) -> None:
@@ -323,11 +319,9 @@ def _require_rank(x: relax.Expr | None) -> None:
         raise ValueError("the rank of its input is not known")
 
 
-def _sizes_if_known(x: relax.Expr | None) -> Sequence[Element] | None:
-    try:
-        return _sizes_of(x)
-    except Unknown:
-        return None
+def _sizes_if_known(x: relax.Expr | None) -> list[Element] | None:
+    sizes = getattr(getattr(getattr(x, "ty", None), "shape", None), "values", None)
+    return None if sizes is None else [simple(size) for size in sizes]
 
 
 def _axis(axis: int, rank: int) -> int:
@@ -360,7 +354,7 @@ def _is_negative(place: Element, size: Element) -> bool:
 def _require_one_type(op: str, inputs: Sequence[relax.Expr | None]) -> str:
     """Return the element type of inputs that must have one."""
     data = inputs if op != "Where" else inputs[1:]
-    dtypes = dict.fromkeys(str(item.ty.dtype) for item in data if item is not None)
+    dtypes = dict.fromkeys(str(x.ty.dtype) for x in data if x is not None)
     if len(dtypes) != 1:
         raise ValueError(f"its inputs are of the types {' and '.join(dtypes)}; supported is one")
     return next(iter(dtypes))

@@ -36,7 +36,7 @@ def outline(
     result.graph.name = model.graph.name
     result.graph.node.extend(model.graph.node)
     result.graph.input.extend(model.graph.input)
-    result.graph.initializer.extend(_without_values(item) for item in model.graph.initializer)
+    result.graph.initializer.extend(_without_values(tensor) for tensor in model.graph.initializer)
     if given:
         set_sizes(result.graph, given, replaces=True)
     result.graph.output.extend(model.graph.output)
@@ -48,23 +48,21 @@ def outline(
 
 
 def infer(
-    outline: ModelProto,
-    with_sizes: bool = True,
-    known: Mapping[str, ValueInfoProto] | None = None,
+    outline: ModelProto, with_sizes: bool = True, also: Mapping[str, ValueInfoProto] | None = None
 ) -> None:
     """Infer the types of all tensors but the inputs.
 
     `with_sizes`: whether the sizes of its results hold, which the model may declare for other
     inputs.
-    `known`: types that ONNX does not infer, by name; None for none.
+    `also`: types that ONNX does not infer, by name; None for none.
     """
     graph = outline.graph
     said = [*graph.output]
     names = {value.name for value in said}
-    known = known or {}
+    also = also or {}
     del graph.output[:], graph.value_info[:]
-    graph.output.extend(known.get(i.name, ValueInfoProto(name=i.name)) for i in said)
-    graph.value_info.extend(value for name, value in known.items() if name not in names)
+    graph.output.extend(also.get(i.name, ValueInfoProto(name=i.name)) for i in said)
+    graph.value_info.extend(value for name, value in also.items() if name not in names)
     # An inference that fails leaves types open.
     with suppress(Exception):
         outline.CopyFrom(shape_inference.infer_shapes(outline, data_prop=True))
@@ -97,13 +95,13 @@ def _fill(inferred: ValueInfoProto, value: ValueInfoProto, with_sizes: bool) -> 
         if not (with_sizes and said):
             inferred.type.tensor_type.ClearField("shape")
         return
-    known = inferred.type.tensor_type
+    inferred_type = inferred.type.tensor_type
     if not (with_sizes and said):
         return
-    if not known.HasField("shape"):
-        known.shape.CopyFrom(value.type.tensor_type.shape)
-    if len(known.shape.dim) == len(said):
-        for size, said_size in zip(known.shape.dim, said, strict=True):
+    if not inferred_type.HasField("shape"):
+        inferred_type.shape.CopyFrom(value.type.tensor_type.shape)
+    if len(inferred_type.shape.dim) == len(said):
+        for size, said_size in zip(inferred_type.shape.dim, said, strict=True):
             if not size.HasField("dim_value"):
                 size.CopyFrom(said_size)
 

@@ -64,11 +64,11 @@ def _places(
     graph: GraphProto, outer: Mapping[str, Declared] | None = None, branch: str = ""
 ) -> Iterator[tuple[Mapping[str, Declared], str]]:
     """Generate where each node is, in the order of `all_nodes`: the types there, its branch."""
-    known = {**(outer or {}), **declared(graph)}
+    types = {**(outer or {}), **declared(graph)}
     for node in graph.node:
-        yield known, branch
+        yield types, branch
         for inner, within in _graphs(node, branch):
-            yield from _places(inner, known, within)
+            yield from _places(inner, types, within)
 
 
 @contextmanager
@@ -102,34 +102,34 @@ def _require_inferred(outline: ModelProto) -> None:
         shape_inference.infer_shapes(plain, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
         for line in str(error).splitlines():
-            found = list(_ENTRY.finditer(line))
+            entries = list(_ENTRY.finditer(line))
             # What is inside a function of ONNX itself has no number: the inference is wrong there.
-            number = int(found[-1][1] or -1) if found else -1
+            number = int(entries[-1][1] or -1) if entries else -1
             if number >= 0 and nodes[number].op_type not in _LENIENT:
-                said = _NOISE.sub("", line[found[-1].end() :]).strip().rstrip(".")
-                known, branch = list(_places(outline.graph))[number]
-                why = f"it is not valid: {said}{_inputs(nodes[number], known)}"
+                said = _NOISE.sub("", line[entries[-1].end() :]).strip().rstrip(".")
+                types, branch = list(_places(outline.graph))[number]
+                why = f"it is not valid: {said}{_inputs(nodes[number], types)}"
                 why += f"; {_why(branch)}" if branch else ""
                 raise refusal(f"ONNX node {titles[number]}", why) from error
 
 
 def _require_results(graph: GraphProto, outline: GraphProto, with_sizes: bool) -> None:
     """Refuse types that contradict what ONNX infers; sizes only of results of the model."""
-    said, known = declared(graph), declared(outline)
+    said, inferred = declared(graph), declared(outline)
     results = {value.name for value in graph.output}
-    for name in sorted(said.keys() & known.keys()):
-        one, other = said[name], known[name]
+    for name in sorted(said.keys() & inferred.keys()):
+        declares, infers = said[name], inferred[name]
         # Of no dimensions are also results whose shape an exporter did not know.
-        shape = one.shape if with_sizes and name in results and one.shape else None
+        shape = declares.shape if with_sizes and name in results and declares.shape else None
         if shape is not None:
             shape = [None if size == -1 else size for size in shape]
-        one = one._replace(shape=shape)
-        if not one.agrees(other):
+        declares = declares._replace(shape=shape)
+        if not declares.agrees(infers):
             makers = [title_of(node) for node in graph.node if name in node.output]
             where = f"ONNX node {makers[0]}: " if makers else ""
             raise ValueError(
-                f"{where}the model declares the result {name!r} as {one}, and by ONNX it is "
-                f"{other}; correct the type in the file, or export the model again"
+                f"{where}the model declares the result {name!r} as {declares}, and by ONNX it is "
+                f"{infers}; correct the type in the file, or export the model again"
             )
 
 
@@ -143,6 +143,6 @@ def _forget(graph: GraphProto) -> None:
             _forget(inner)
 
 
-def _inputs(node: NodeProto, known: Mapping[str, Declared]) -> str:
-    titles = [f"{name!r} of {known[name]}" for name in node.input if name in known]
+def _inputs(node: NodeProto, types: Mapping[str, Declared]) -> str:
+    titles = [f"{name!r} of {types[name]}" for name in node.input if name in types]
     return f"; it reads {', '.join(titles)}" if titles else ""

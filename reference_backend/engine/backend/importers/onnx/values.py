@@ -22,8 +22,7 @@ _MOST = 2**40
 def require_values(node: Node) -> None:
     """Refuse a node whose values contradict its operator."""
     for name, allowed in _NAMES.get(node.proto.op_type, {}).items():
-        value = node.attributes.get(name, b"")
-        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        text = node.text(name, "")
         if text and text not in allowed:
             node.refuse(f"its {name} is {text!r}; supported are {', '.join(allowed)}")
     check = _CHECKS.get(node.proto.op_type)
@@ -31,11 +30,11 @@ def require_values(node: Node) -> None:
         check(node)
     for name in filter(None, node.proto.output):
         sizes = node.sizes(name) or ()
-        known = [size for size in sizes if size is not None]
+        fixed = [size for size in sizes if size is not None]
         why = ""
-        if min(known, default=0) < 0:
+        if min(fixed, default=0) < 0:
             why = "its input is too small, or one of its values is wrong"
-        elif math.prod(known) > _MOST:
+        elif math.prod(fixed) > _MOST:
             why = "no memory holds it"
         if why:
             node.refuse(f"its result {name!r} would have the shape {text_of(sizes)}; {why}")
@@ -104,15 +103,15 @@ def _elements(node: Node) -> None:
     _gather(node)
     x, indices = node.inputs(2)
     axis = _axis(node, x, node.attributes.get("axis", 0))
-    sizes, others = node.sizes(x), node.sizes(indices)
-    if axis is None or sizes is None or others is None:
+    sizes, counts = node.sizes(x), node.sizes(indices)
+    if axis is None or sizes is None or counts is None:
         return
-    if len(sizes) != len(others):
-        node.refuse(f"{x!r} has {len(sizes)} dimensions, and {indices!r} has {len(others)}")
-    for place, (size, other) in enumerate(zip(sizes, others, strict=True)):
-        if place != axis and size is not None and other is not None and other > size:
+    if len(sizes) != len(counts):
+        node.refuse(f"{x!r} has {len(sizes)} dimensions, and {indices!r} has {len(counts)}")
+    for place, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        if place != axis and size is not None and count is not None and count > size:
             node.refuse(
-                f"{indices!r} has {other} elements along axis {place}, and {x!r} has {size}"
+                f"{indices!r} has {count} elements along axis {place}, and {x!r} has {size}"
             )
 
 
@@ -120,14 +119,14 @@ def _nd(node: Node) -> None:
     """Check indices whose last axis holds one for each of several axes of the data."""
     x, indices = node.inputs(2)
     first = node.attributes.get("batch_dims", 0)
-    sizes, others, array = node.sizes(x), node.sizes(indices), node.constant(indices)
-    if sizes is None or others is None:
+    sizes, counts, array = node.sizes(x), node.sizes(indices), node.constant(indices)
+    if sizes is None or counts is None:
         return
-    for size, other in zip(sizes[:first], others[:first], strict=False):
-        if size is not None and other is not None and size != other:
+    for size, count in zip(sizes[:first], counts[:first], strict=False):
+        if size is not None and count is not None and size != count:
             node.refuse(
                 f"its first {first} axes are those of a batch, and {x!r} has {size} elements "
-                f"where {indices!r} has {other}"
+                f"where {indices!r} has {count}"
             )
     if array is None or not array.ndim:
         return
@@ -157,13 +156,13 @@ def _roi_align(node: Node) -> None:
 # ---- Sizes --------------------------------------------------------------------------------------
 
 
-def _require_shape(node: Node, name: str, wanted: Sequence[int | None]) -> None:
-    sizes = node.sizes(name) if name else None
+def _require_shape(node: Node, name: str, required: Sequence[int | None]) -> None:
+    sizes = node.sizes(name)
     if sizes is None:
         return
-    pairs = zip(sizes, wanted, strict=False)
-    if len(sizes) != len(wanted) or any(None not in (a, b) and a != b for a, b in pairs):
-        node.refuse(f"the shape of {name!r} is {text_of(sizes)}, and must be {text_of(wanted)}")
+    pairs = zip(sizes, required, strict=False)
+    if len(sizes) != len(required) or any(None not in (a, b) and a != b for a, b in pairs):
+        node.refuse(f"the shape of {name!r} is {text_of(sizes)}, and must be {text_of(required)}")
 
 
 def _conv(node: Node) -> None:
@@ -172,10 +171,8 @@ def _conv(node: Node) -> None:
     if sizes is None or len(sizes) < 2:
         return
     channels = sizes[0]
-    if node.proto.op_type == "ConvTranspose" and sizes[1] is not None:
-        channels = sizes[1] * node.attributes.get("group", 1)
-    elif node.proto.op_type == "ConvTranspose":
-        channels = None
+    if node.proto.op_type == "ConvTranspose":
+        channels = None if sizes[1] is None else sizes[1] * node.attributes.get("group", 1)
     _require_shape(node, bias, [channels])
 
 
@@ -200,8 +197,7 @@ def _of_images(node: Node) -> None:
 def _pad(node: Node) -> None:
     """Check that there is enough to be reflected."""
     x, pads, _, axes = node.inputs(4)
-    mode = node.attributes.get("mode", b"constant").decode("utf-8", "replace")
-    sizes = node.sizes(x)
+    mode, sizes = node.text("mode", "constant"), node.sizes(x)
     array = node.constant(pads) if pads else node.attributes.get("pads")
     along = node.constant(axes) if axes else range(len(sizes or ()))
     if mode != "reflect" or sizes is None or array is None or along is None:
@@ -219,25 +215,25 @@ def _pad(node: Node) -> None:
 def _p_relu(node: Node) -> None:
     """Check the slope; before version 7, it has one element for each channel."""
     x, slope = node.inputs(2)
-    sizes, others = node.sizes(x), node.sizes(slope)
-    if node.graph.opset < 7 or sizes is None or others is None:
+    sizes, parts = node.sizes(x), node.sizes(slope)
+    if node.graph.opset < 7 or sizes is None or parts is None:
         return
-    pairs = zip(reversed(sizes), reversed(others), strict=False)
-    fits = all(one in (None, other) or other in (None, 1) for one, other in pairs)
-    if len(others) > len(sizes) or not fits:
+    pairs = zip(reversed(sizes), reversed(parts), strict=False)
+    fits = all(size in (None, part) or part in (None, 1) for size, part in pairs)
+    if len(parts) > len(sizes) or not fits:
         node.refuse(
-            f"its slope {slope!r} has the shape {text_of(others)}, which does not broadcast to "
+            f"its slope {slope!r} has the shape {text_of(parts)}, which does not broadcast to "
             f"that of {x!r}, {text_of(sizes)}; one for each channel has the shape [channels, 1, 1]"
         )
 
 
 def _quantize(node: Node) -> None:
     _, scale, zero = node.inputs(3)
-    one, other = node.shape(scale), node.shape(zero) if zero else None
-    if one is not None and other is not None and math.prod(one) != math.prod(other):
+    of_scale, of_zero = node.shape(scale), node.shape(zero)
+    if of_scale is not None and of_zero is not None and math.prod(of_scale) != math.prod(of_zero):
         node.refuse(
-            f"its scale {scale!r} has the shape {list(one)}, and its zero point {zero!r} has "
-            f"{list(other)}"
+            f"its scale {scale!r} has the shape {list(of_scale)}, and its zero point {zero!r} has "
+            f"{list(of_zero)}"
         )
 
 
@@ -253,7 +249,7 @@ def _non_max_suppression(node: Node) -> None:
 
 
 def _require_one(node: Node, name: str, what: str) -> None:
-    shape = node.shape(name) if name else None
+    shape = node.shape(name)
     if shape is not None and math.prod(shape) != 1:
         node.refuse(f"its {what} {name!r} has the shape {list(shape)}; supported is one number")
 

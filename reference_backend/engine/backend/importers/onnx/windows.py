@@ -111,30 +111,30 @@ def _conv(node: Node) -> None:
 
 def _conv_transpose(node: Node) -> None:
     mode = _mode(node)
-    wanted: Sequence[int] | None = node.attributes.pop("output_shape", None)
-    if mode == "NOTSET" and wanted is None:
+    shape: Sequence[int] | None = node.attributes.pop("output_shape", None)
+    if mode == "NOTSET" and shape is None:
         node.keep()
         return
     axes = _axes(node, node.proto.input[1])
-    more = list(node.attributes.get("output_padding", [0] * len(axes)))
-    if wanted is None and mode == "VALID":
+    behind = list(node.attributes.get("output_padding", [0] * len(axes)))
+    if shape is None and mode == "VALID":
         _write(node, [axis.padded(0, 0) for axis in axes])
         return
     for index, axis in enumerate(axes):
         # Without a size that is wanted, it is the stride times that of the input.
-        total = axis.extent + more[index] - axis.stride
-        if wanted is not None:
+        total = axis.extent + behind[index] - axis.stride
+        if shape is not None:
             size = _known_size(node, axis, "output_shape")
             # Some exporters write the sizes of all axes.
-            total += size * axis.stride - wanted[index - len(axes)]
-            more[index] += max(-total, 0)
-            if more[index] >= axis.stride and more[index]:
+            total += size * axis.stride - shape[index - len(axes)]
+            behind[index] += max(-total, 0)
+            if behind[index] >= axis.stride and behind[index]:
                 node.refuse(
-                    f"output_shape={list(wanted)} adds {more[index]} elements behind the last "
+                    f"output_shape={list(shape)} adds {behind[index]} elements behind the last "
                     f"position; supported are fewer than the stride, {axis.stride}"
                 )
         axes[index] = axis.padded(*_halves(max(total, 0), mode))
-    _write(node, axes, output_padding=more)
+    _write(node, axes, output_padding=behind)
 
 
 def _pool(node: Node) -> None:
@@ -192,4 +192,3 @@ RULES: Mapping[str, Rule] = {
     "LpPool": _pool,
     "MaxPool": _pool,
 }
-"""What rewrites an operator, by its name."""

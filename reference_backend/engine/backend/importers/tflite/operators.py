@@ -139,7 +139,7 @@ class Converter(Layers, Places, Values):
         for name in (*shapes, *dtypes):
             if name not in names:
                 raise ValueError(f"there is no input {name!r}; the inputs are {', '.join(names)}")
-        found = []
+        variables = []
         for name, tensor in zip(names, tensors, strict=True):
             given, dtype = self.get_tensor_shape(tensor), self.dtype(tensor)
             shape = [int(size) for size in shapes.get(name, given)]
@@ -155,9 +155,9 @@ class Converter(Layers, Places, Values):
                 self.conversion_state["resized"] = True
             if dtype == "complex64":
                 shape, dtype = [*shape, 2], "float32"
-            found.append(relax.Var(name, relax.TensorType(shape, dtype)))
-            self.exp_tab.set_expr(name, found[-1])
-        return found
+            variables.append(relax.Var(name, relax.TensorType(shape, dtype)))
+            self.exp_tab.set_expr(name, variables[-1])
+        return variables
 
     def check_unsupported_ops(self) -> None:
         """Refuse what cannot be read, before anything is."""
@@ -242,7 +242,7 @@ class Converter(Layers, Places, Values):
             del self.exp_tab.exprs[bias]
         if result is None:
             return
-        is_real = all(item.scales is None for item in (*inputs, *outputs))
+        is_real = all(tensor.scales is None for tensor in (*inputs, *outputs))
         is_known = all(map(self.is_constant, inputs)) and kind not in ("IF", "WHILE")
         if is_real and is_known and len(outputs) == 1:
             result = self._folded(result)
@@ -252,9 +252,9 @@ class Converter(Layers, Places, Values):
             return
         result = self.bb.emit(result)
         for number, tensor in enumerate(outputs):
-            one = result if len(outputs) == 1 else self.bb.emit(result[number])
-            require_declared(title, tensor.tensor.name, self.declared(tensor), one)
-            self._write(tensor, one)
+            value = result if len(outputs) == 1 else self.bb.emit(result[number])
+            require_declared(title, tensor.tensor.name, self.declared(tensor), value)
+            self._write(tensor, value)
 
     def _folded(self, result: relax.Expr) -> relax.Expr:
         """Compute a result of constants, such as a shape, if it is small."""
@@ -271,8 +271,8 @@ class Converter(Layers, Places, Values):
             body.body,
             *(binding.value for block in body.blocks for binding in block.bindings),
         ]
-        found = next((value for value in reversed(values) if isinstance(value, Constant)), None)
-        return result if found is None or static_shape(found) != shape else found
+        folded = next((value for value in reversed(values) if isinstance(value, Constant)), None)
+        return result if folded is None or static_shape(folded) != shape else folded
 
     def _is_variable(self, tensor: TensorWrapper) -> bool:
         return tensor.tensor_idx >= 0 and bool(tensor.tensor.IsVariable())
@@ -280,7 +280,7 @@ class Converter(Layers, Places, Values):
     def _check(
         self, kind: str, inputs: Sequence[TensorWrapper], outputs: Sequence[TensorWrapper]
     ) -> None:
-        tensors = [item for item in (*inputs, *outputs) if item.scales is not None]
+        tensors = [tensor for tensor in (*inputs, *outputs) if tensor.scales is not None]
         if tensors and kind not in _CONVERTED:
             raise ValueError(
                 f"it has the quantized tensor {tensors[0].tensor.name!r}; supported is this "
@@ -288,12 +288,12 @@ class Converter(Layers, Places, Values):
                 f"{', '.join(sorted(_CONVERTED))}"
             )
         if kind in _OF_REAL:
-            types = [self.get_tensor_type_str(item.tensor.Type()) for item in inputs]
+            types = [self.get_tensor_type_str(tensor.tensor.Type()) for tensor in inputs]
             if not all(name.startswith("float") for name in types):
                 raise ValueError(
                     f"its inputs are {' and '.join(types)}; supported are floating-point numbers"
                 )
-        of_none = [item for item in inputs if self._is_empty(item)]
+        of_none = [tensor for tensor in inputs if self._is_empty(tensor)]
         if of_none and kind in _REDUCING and not any(map(self._is_empty, outputs)):
             # TVM's kernels leave such a result as they find it.
             raise ValueError(
@@ -324,10 +324,10 @@ class Converter(Layers, Places, Values):
         if bias is None or not self.is_constant(bias):
             return ""
         value = self.get_tensor_value(bias)
-        factors = [item.scales for item in inputs[place - 2 : place]]
+        factors = [tensor.scales for tensor in inputs[place - 2 : place]]
         if None not in factors:
-            one, other = (item.scale for item in factors)
-            value = (value * (one * other)).astype("float32")
+            of_data, of_weight = (tensor.scale for tensor in factors)
+            value = (value * (of_data * of_weight)).astype("float32")
         if kind != "FULLY_CONNECTED":
             value = value.reshape(1, 1, 1, -1)
         self.exp_tab.set_expr(bias.tensor.name, constant(value))

@@ -8,11 +8,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import tflite
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.frontend.tflite.tflite_frontend import OperatorConverter, TensorWrapper
 
 from ...shared.aliases import Array
 from ..declared import Declared
+from ..sizes import sizes_of
 
 TYPES = {
     int(getattr(tflite.TensorType, name.upper())): name
@@ -202,8 +203,8 @@ class Tensors(OperatorConverter):  # type: ignore[misc]
     def options(self, op: tflite.Operator, kind: Callable[[], Options]) -> Options:
         """Return the options of an operator; without any, they have their defaults."""
         if op.BuiltinOptions() is not None:
-            found: Options = self._get_builtin_options(op, kind)
-            return found
+            given: Options = self._get_builtin_options(op, kind)
+            return given
         defaults = kind()
         defaults.Init(NO_FIELDS, 4)  # type: ignore[attr-defined]
         return defaults
@@ -277,11 +278,8 @@ def axis_of(axis: int, rank: int) -> int:
 
 def static_shape(expr: relax.Expr) -> list[int] | None:
     """Return the shape of a tensor if all its sizes are known."""
-    shape = getattr(expr.ty, "shape", None)
-    values = getattr(shape, "values", None)
-    if values is None or not all(isinstance(size, tirx.IntImm) for size in values):
-        return None
-    return [int(size) for size in values]
+    sizes = sizes_of(expr.ty) if isinstance(expr.ty, relax.TensorType) else None
+    return None if sizes is None or None in sizes else [size or 0 for size in sizes]
 
 
 def _sizes(given: tflite.Tensor) -> Array | tuple[()]:
@@ -319,7 +317,7 @@ def _dense(sparsity: tflite.SparsityParameters, values: Array, shape: Sequence[i
     """Return a sparse constant in full; its levels are dense, or lists of what is not zero."""
     order = sparsity.TraversalOrderAsNumpy()
     blocks = sparsity.BlockMapAsNumpy() if sparsity.BlockMapLength() else ()
-    places, found = np.zeros(1, "int64"), np.zeros((0, 1), "int64")
+    places, levels = np.zeros(1, "int64"), np.zeros((0, 1), "int64")
     sizes = {}
     for level, axis in enumerate(order):
         metadata = sparsity.DimMetadata(level)
@@ -336,9 +334,9 @@ def _dense(sparsity: tflite.SparsityParameters, values: Array, shape: Sequence[i
             first = np.repeat(segments[places] - ends + counts, counts)
             places = first + np.arange(ends[-1] if ends.size else 0)
             at = indices[places]
-        found = np.concatenate([np.repeat(found, counts, 1), at[None]])
+        levels = np.concatenate([np.repeat(levels, counts, 1), at[None]])
     coordinates = np.zeros((len(shape), places.size), "int64")
-    for axis, at in zip(order, found, strict=True):
+    for axis, at in zip(order, levels, strict=True):
         if axis < len(shape):
             coordinates[axis] += at * _block(int(axis), blocks, sizes, len(shape))
         else:
@@ -350,8 +348,8 @@ def _dense(sparsity: tflite.SparsityParameters, values: Array, shape: Sequence[i
 
 def _block(axis: int, blocks: Sequence[int], sizes: dict[int, int], rank: int) -> int:
     """Return the size of an axis' block."""
-    found = [index for index, item in enumerate(blocks) if item == axis]
-    return sizes[rank + found[0]] if found else 1
+    levels = [index for index, blocked in enumerate(blocks) if blocked == axis]
+    return sizes[rank + levels[0]] if levels else 1
 
 
 def _vector(table: object, kind: int) -> Array:

@@ -15,7 +15,7 @@ import torch
 from tvm import relax
 
 from ...shared.aliases import Array
-from .call import Call, Rule, sizes_of
+from .call import Call, Rule, inverse, permuted, sizes_of
 
 
 def _resize(op: Call) -> relax.Expr:
@@ -29,16 +29,16 @@ def _resize(op: Call) -> relax.Expr:
         plain = _by_relax(op, x, before, after)
         if plain is not None:
             return plain
-    for axis, (size, wanted) in zip(axes, zip(before, after, strict=True), strict=True):
+    for axis, (size, count) in zip(axes, zip(before, after, strict=True), strict=True):
         if is_nearest:
             places = _measured(op, axis - 2, before, after, np.arange(size))
-            if size == wanted and list(places[0]) == list(range(size)):
+            if size == count and list(places[0]) == list(range(size)):
                 continue
             index = relax.const(np.round(places[0]).astype("int64"), "int64")
             x = op.emit(relax.op.take(x, index, axis=axis))
             continue
         matrix = _measured(op, axis - 2, before, after, np.eye(size))
-        if size == wanted and np.array_equal(matrix, np.eye(size)):
+        if size == count and np.array_equal(matrix, np.eye(size)):
             continue
         x = _multiplied(op, x, matrix, axis, dtype)
     return x
@@ -52,11 +52,10 @@ def _multiplied(op: Call, x: relax.Expr, matrix: Array, axis: int, dtype: str) -
     if axis == last - 1:
         rows = relax.const(np.ascontiguousarray(matrix.T), dtype)
         return op.emit(relax.op.matmul(rows, x, out_dtype=dtype))
-    order = [*(item for item in range(last + 1) if item != axis), axis]
-    x = op.emit(relax.op.permute_dims(x, order))
+    order = [*(other for other in range(last + 1) if other != axis), axis]
+    x = permuted(op, x, order)
     x = op.emit(relax.op.matmul(x, relax.const(matrix, dtype), out_dtype=dtype))
-    back = [order.index(item) for item in range(last + 1)]
-    return op.emit(relax.op.permute_dims(x, back))
+    return permuted(op, x, inverse(order))
 
 
 _SCALES = {"scales_d": -3, "scales_h": -2, "scales_w": -1, "scales": -1}
@@ -67,19 +66,19 @@ def _factors(op: Call, count: int) -> list[float | None]:
     """Return the factor of each axis, where the model gives one."""
     if op["scale_factors"] is not None:
         return list(op["scale_factors"])
-    found: list[float | None] = [None] * count
+    factors: list[float | None] = [None] * count
     for name, axis in _SCALES.items():
         if op[name] is not None and -axis <= count:
-            found[axis] = op[name]
-    return found
+            factors[axis] = op[name]
+    return factors
 
 
 def _is_by_ratio(op: Call, before: list[int], after: list[int]) -> bool:
     """Whether the factors are those of the sizes."""
     factors = _factors(op, len(before))
     return all(
-        factor is None or size * factor == wanted
-        for size, wanted, factor in zip(before, after, factors, strict=True)
+        factor is None or size * factor == count
+        for size, count, factor in zip(before, after, factors, strict=True)
     )
 
 
@@ -88,21 +87,19 @@ def _by_relax(op: Call, x: relax.Expr, before: list[int], after: list[int]) -> r
     mode, rounding = "align_corners" if op["align_corners"] else "half_pixel", "round"
     if op.name == "upsample_nearest2d":
         method = "nearest_neighbor"
-        if any(wanted % size for size, wanted in zip(before, after, strict=True)):
+        if any(count % size for size, count in zip(before, after, strict=True)):
             mode, rounding = "asymmetric", "floor"
     elif op.name == "upsample_bilinear2d":
         method = "linear"
     else:
         return None
-    return op.emit(
-        relax.op.image.resize2d(
-            x,
-            tuple(after),
-            layout="NCHW",
-            method=method,
-            rounding_method=rounding,
-            coordinate_transformation_mode=mode,
-        )
+    return relax.op.image.resize2d(
+        x,
+        tuple(after),
+        layout="NCHW",
+        method=method,
+        rounding_method=rounding,
+        coordinate_transformation_mode=mode,
     )
 
 
@@ -111,17 +108,16 @@ def _measured(op: Call, axis: int, before: list[int], after: list[int], rows: Ar
     # PyTorch smooths images wrongly whose last axis has one element.
     equal = 2
     rows = np.atleast_2d(rows)
-    others = [item for item in range(len(before)) if item != axis]
+    others = [other for other in range(len(before)) if other != axis]
     image = torch.tensor(rows, dtype=torch.float64)[None]
-    for item in others:
-        image = image.unsqueeze(item + 2).expand(
-            *image.shape[: item + 2], equal, *image.shape[item + 2 :]
-        )
+    for place in (other + 2 for other in others):
+        sizes = image.shape
+        image = image.unsqueeze(place).expand(*sizes[:place], equal, *sizes[place:])
     arguments: dict[str, Any] = dict(op.arguments)
     arguments["input" if "input" in arguments else "self"] = image.contiguous()
 
-    def alone(value: object, other: object) -> list[object]:
-        return [value if item == axis else other for item in range(len(before))]
+    def alone(value: object, rest: object) -> list[object]:
+        return [value if other == axis else rest for other in range(len(before))]
 
     if arguments.get("output_size") is not None:
         arguments["output_size"] = alone(after[axis], equal)
@@ -131,10 +127,10 @@ def _measured(op: Call, axis: int, before: list[int], after: list[int], rows: Ar
         if name in arguments and len(before) + place != axis:
             arguments[name] = None
     result = op.node.target(**arguments)
-    for item in reversed(others):
-        result = result.select(item + 2, 0)
-    found: Array = result[0].numpy()
-    return found
+    for other in reversed(others):
+        result = result.select(other + 2, 0)
+    made: Array = result[0].numpy()
+    return made
 
 
 def _grid_sample(op: Call) -> relax.Expr:
@@ -145,22 +141,20 @@ def _grid_sample(op: Call) -> relax.Expr:
     method = ("bilinear", "nearest", "bicubic")[op["interpolation_mode"]]
     padding = ("zeros", "border", "reflection")[op["padding_mode"]]
     first = op.emit(relax.op.permute_dims(op.cast(grid, dtype), [0, 3, 1, 2]))
-    return op.emit(
-        relax.op.image.grid_sample(
-            x,
-            first,
-            method=method,
-            layout="NCHW",
-            padding_mode=padding,
-            align_corners=bool(op["align_corners"]),
-        )
+    return relax.op.image.grid_sample(
+        x,
+        first,
+        method=method,
+        layout="NCHW",
+        padding_mode=padding,
+        align_corners=bool(op["align_corners"]),
     )
 
 
 def _affine_grid(op: Call) -> relax.Expr:
     """Compute a grid: the product of coordinates, which are constants, and of matrices."""
     theta, size, dtype = op.value("theta"), op["size"], op.result_type
-    if not all(isinstance(item, int) for item in size):
+    if not all(isinstance(number, int) for number in size):
         op.refuse("sizes that are open are not supported; supported are fixed ones")
     rows = len(size) - 2
     # The coordinates are what the op makes of matrices that pick one each.
@@ -170,22 +164,14 @@ def _affine_grid(op: Call) -> relax.Expr:
     points = base.reshape(rows + 1, -1).T.contiguous().numpy()
     turned = op.emit(relax.op.permute_dims(theta, [0, 2, 1]))
     grid = op.emit(relax.op.matmul(relax.const(points, dtype), turned, out_dtype=dtype))
-    return op.emit(relax.op.reshape(grid, (sizes_of(theta)[0], *size[2:], rows)))
+    return relax.op.reshape(grid, (sizes_of(theta)[0], *size[2:], rows))
 
 
 _RESIZED = (
-    "upsample_nearest1d",
-    "upsample_nearest2d",
-    "upsample_nearest3d",
-    "_upsample_nearest_exact1d",
-    "_upsample_nearest_exact2d",
-    "_upsample_nearest_exact3d",
-    "upsample_linear1d",
-    "upsample_bilinear2d",
-    "upsample_trilinear3d",
-    "upsample_bicubic2d",
-    "_upsample_bilinear2d_aa",
-    "_upsample_bicubic2d_aa",
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d"),
+    *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
+    *("upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
 )
 
 RULES: dict[str, Rule] = {
@@ -193,4 +179,3 @@ RULES: dict[str, Rule] = {
     "aten.grid_sampler_2d": _grid_sample,
     "aten.affine_grid_generator": _affine_grid,
 }
-"""What converts an op, by its name without the overload."""

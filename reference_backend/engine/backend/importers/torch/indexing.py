@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tvm import relax, tirx
 
-from .call import Call, Rule, sizes_of
+from .call import Call, Rule, inverse, permuted, sizes_of
 
 
 def _axis(op: Call, value: relax.Expr) -> int:
@@ -29,11 +29,11 @@ class _Indices:
     def __init__(self, op: Call, data: relax.Expr) -> None:
         self._op = op
         self.data = data
-        given = [(axis, item) for axis, item in enumerate(op["indices"]) if item is not None]
+        given = [(axis, node) for axis, node in enumerate(op["indices"]) if node is not None]
         if not given:
             op.refuse("it has no index; supported is one or more")
-        for _, item in given:
-            if item.meta["val"].dtype in (torch.bool, torch.uint8):
+        for _, node in given:
+            if node.meta["val"].dtype in (torch.bool, torch.uint8):
                 op.refuse(
                     "an index of booleans selects as many elements as are true, which only the run "
                     "knows; supported are indices of integers, and torch.where"
@@ -44,28 +44,28 @@ class _Indices:
         is_block = self.axes == list(range(self.axes[0], self.axes[0] + len(self.axes)))
         self.place = self.axes[0] if is_block else 0
         """Where the axes of the indices are in what they select."""
-        self.shapes = [item.meta["val"].shape for _, item in given]
+        self.shapes = [node.meta["val"].shape for _, node in given]
         self.rank = max(map(len, self.shapes))
         """How many axes the indices have together."""
         sizes = sizes_of(data)
-        self.tensors = [self._positive(item, sizes[axis]) for axis, item in given]
+        self.tensors = [self._positive(node, sizes[axis]) for axis, node in given]
 
     def _positive(self, given: torch.fx.Node, size: Any) -> relax.Expr:
         """Return an index with what counts from the end counted from the front."""
         op = self._op
         value = op.as_type(given, "int64")
-        known = op.known(given)
-        if known is not None:
+        array = op.known(given)
+        if array is not None:
             if isinstance(size, int):
-                return relax.const(np.where(known < 0, known + size, known), "int64")
-            if (known >= 0).all():
+                return relax.const(np.where(array < 0, array + size, array), "int64")
+            if (array >= 0).all():
                 return value
         if str(given.target).startswith("aten.arange"):
             return value
         zero = relax.const(0, "int64")
         length = relax.const(size, "int64") if isinstance(size, int) else op.scalar(size)
         later = op.emit(relax.op.add(value, length))
-        return op.emit(relax.op.where(op.emit(relax.op.less(value, zero)), later, value))
+        return op.emit(relax.op.where(relax.op.less(value, zero), later, value))
 
     def order(self) -> list[int]:
         """Return the axes of the data, with those of indices in front."""
@@ -74,8 +74,8 @@ class _Indices:
     def front(self) -> list[int]:
         """Return the axes of what is selected, with those of the indices in front."""
         chosen = list(range(self.place, self.place + self.rank))
-        others = (axis for axis in range(self.rank + len(self.rest)) if axis not in chosen)
-        return [*chosen, *others]
+        kept = (axis for axis in range(self.rank + len(self.rest)) if axis not in chosen)
+        return [*chosen, *kept]
 
     def fixed_shape(self) -> list[int]:
         """Return the sizes of the indices together, which must be known."""
@@ -86,27 +86,13 @@ class _Indices:
         return list(torch.broadcast_shapes(*self.shapes))
 
 
-def permuted(op: Call, value: relax.Expr, order: Sequence[int]) -> relax.Expr:
-    """Return a tensor with its axes in another order.
-
-    The same one if the order is that which it has.
-    """
-    if list(order) == list(range(len(order))):
-        return value
-    return op.emit(relax.op.permute_dims(value, list(order)))
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [list(order).index(axis) for axis in range(len(order))]
-
-
 def _index(op: Call) -> relax.Expr:
     indices = _Indices(op, op.value("self"))
     if len(indices.tensors) == 1:
-        return op.emit(relax.op.take(indices.data, indices.tensors[0], axis=indices.axes[0]))
+        return relax.op.take(indices.data, indices.tensors[0], axis=indices.axes[0])
     data = permuted(op, indices.data, indices.order())
     chosen = op.emit(relax.op.index_tensor(data, indices.tensors))
-    return permuted(op, chosen, _inverse(indices.front()))
+    return permuted(op, chosen, inverse(indices.front()))
 
 
 def _index_put(op: Call) -> relax.Expr:
@@ -125,17 +111,17 @@ def _index_put(op: Call) -> relax.Expr:
     selected[indices.place : indices.place] = shape
     values = op.emit(relax.op.broadcast_to(values, selected))
     values = permuted(op, values, indices.front())
-    index = [op.emit(relax.op.broadcast_to(item, shape)) for item in indices.tensors]
+    index = [op.emit(relax.op.broadcast_to(tensor, shape)) for tensor in indices.tensors]
     stacked = op.emit(relax.op.stack(index, axis=len(shape)))
     moved = permuted(op, data, indices.order())
     reduction = "add" if op["accumulate"] else "update"
     result = op.emit(relax.op.scatter_nd(moved, stacked, values, reduction))
-    return permuted(op, result, _inverse(indices.order()))
+    return permuted(op, result, inverse(indices.order()))
 
 
 def _is_one_at_mask(op: Call) -> bool:
     """Whether one number replaces what a tensor of booleans selects."""
-    masks = [item.meta["val"] for item in op["indices"] if item is not None]
+    masks = [node.meta["val"] for node in op["indices"] if node is not None]
     values = op["values"].meta["val"].shape
     return (
         len(masks) == 1
@@ -146,7 +132,7 @@ def _is_one_at_mask(op: Call) -> bool:
 
 
 def _masked(op: Call, data: relax.Expr, dtype: str) -> relax.Expr:
-    axis = next(place for place, item in enumerate(op["indices"]) if item is not None)
+    axis = next(axis for axis, node in enumerate(op["indices"]) if node is not None)
     mask = op.expression(op["indices"][axis])
     rest = data.ty.ndim - axis - mask.ty.ndim
     if rest:
@@ -154,47 +140,51 @@ def _masked(op: Call, data: relax.Expr, dtype: str) -> relax.Expr:
     value = op.operand("values", dtype)
     if value.ty.ndim:
         value = op.emit(relax.op.reshape(value, ()))
-    return op.emit(relax.op.where(mask, value, data))
+    return relax.op.where(mask, value, data)
 
 
 def _replaced(op: Call, data: relax.Expr, values: relax.Expr, indices: _Indices) -> relax.Expr:
     """Replace one slice by comparing its place with all: NPUs have no scatter."""
     axis, rank = indices.axes[0], data.ty.ndim
     (size,) = op.fixed_sizes(data, [axis])
-    shape = [size if item == axis else 1 for item in range(rank)]
+    shape = [size if other == axis else 1 for other in range(rank)]
     places = relax.const(np.arange(size).reshape(shape), "int64")
     place = op.emit(relax.op.reshape(indices.tensors[0], [1] * rank))
     if not indices.rank and values.ty.ndim >= rank - axis:
         # The values lack the axis.
         values = op.emit(relax.op.expand_dims(values, axis=values.ty.ndim - (rank - 1 - axis)))
     is_it = op.emit(relax.op.equal(places, place))
-    return op.emit(relax.op.where(is_it, values, data))
+    return relax.op.where(is_it, values, data)
 
 
 def _index_select(op: Call) -> relax.Expr:
     data, index = op.value("self"), op.value("index")
     if data.ty.ndim == 0:
-        return data if index.ty.ndim == 0 else op.emit(relax.op.reshape(data, (1,)))
+        return data if index.ty.ndim == 0 else relax.op.reshape(data, (1,))
     if index.ty.ndim == 0:
         index = op.emit(relax.op.reshape(index, (1,)))
-    return op.emit(relax.op.take(data, index, axis=_axis(op, data)))
+    return relax.op.take(data, index, axis=_axis(op, data))
 
 
 # ---- One index along an axis --------------------------------------------------------------------
 
 
+def _require_axes(op: Call, *tensors: relax.Expr) -> None:
+    if any(tensor.ty.ndim == 0 for tensor in tensors):
+        op.refuse("tensors without axes are not supported; supported is one axis or more")
+
+
 def _gather(op: Call) -> relax.Expr:
     data, index = op.value("self"), op.value("index")
-    if data.ty.ndim == 0 or index.ty.ndim == 0:
-        op.refuse("tensors without axes are not supported; supported is one axis or more")
+    _require_axes(op, data, index)
     data = _cropped(op, data, index, _axis(op, data))
-    return op.emit(relax.op.gather_elements(data, index, axis=_axis(op, data)))
+    return relax.op.gather_elements(data, index, axis=_axis(op, data))
 
 
 def _cropped(op: Call, value: relax.Expr, index: relax.Expr, but: int | None) -> relax.Expr:
     """Return the part of a tensor that an index reaches: of all axes but one."""
-    sizes, wanted = sizes_of(value), sizes_of(index)
-    for axis, (size, count) in enumerate(zip(sizes, wanted, strict=True)):
+    sizes, counts = sizes_of(value), sizes_of(index)
+    for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
         if axis != but and str(size) != str(count):
             value = op.emit(relax.op.strided_slice(value, [axis], [0], [count], [1]))
     return value
@@ -217,30 +207,29 @@ def _scatter(op: Call) -> relax.Expr:
                 f"supported are {', '.join(_SCATTERED)} of numbers with include_self=True"
             )
         reduction = _SCATTERED[named]
-    if data.ty.ndim == 0 or index.ty.ndim == 0:
-        op.refuse("tensors without axes are not supported; supported is one axis or more")
+    _require_axes(op, data, index)
     if "src" in op.arguments:
         source = _cropped(op, op.value("src"), index, None)
     else:
         source = op.emit(relax.op.broadcast_to(op.operand("value", dtype), sizes_of(index)))
-    return op.emit(relax.op.scatter_elements(data, index, source, _axis(op, data), reduction))
+    return relax.op.scatter_elements(data, index, source, _axis(op, data), reduction)
 
 
 def _slice_scatter(op: Call) -> relax.Expr:
     data, source = op.value("self"), op.value("src")
     axis = _axis(op, data)
-    given = (op["start"], op["end"], op["step"])
-    if (given[0] or 0) == 0 and given[1] in (None, sys.maxsize) and given[2] == 1:
+    bounds = (op["start"], op["end"], op["step"])
+    if (bounds[0] or 0) == 0 and bounds[1] in (None, sys.maxsize) and bounds[2] == 1:
         return source
     if not isinstance(sizes_of(data)[axis], int):
         return _between(op, data, source, axis)
     (size,) = op.fixed_sizes(data, [axis])
-    if not all(item is None or isinstance(item, int) for item in given):
+    if not all(bound is None or isinstance(bound, int) for bound in bounds):
         op.refuse("bounds that the run computes are not supported; supported are numbers")
-    start, end, step = slice(*given).indices(size)
+    start, end, step = slice(*bounds).indices(size)
     if start >= end:
         return data
-    return op.emit(relax.op.slice_scatter(data, source, start, end, step, axis=axis))
+    return relax.op.slice_scatter(data, source, start, end, step, axis=axis)
 
 
 def _between(op: Call, data: relax.Expr, source: relax.Expr, axis: int) -> relax.Expr:
@@ -259,14 +248,14 @@ def _between(op: Call, data: relax.Expr, source: relax.Expr, axis: int) -> relax
     ]
     parts = parts[1:] if start == 0 else parts
     parts = parts[:-1] if op["end"] in (None, sys.maxsize) else parts
-    return op.emit(relax.op.concat(parts, axis=axis))
+    return relax.op.concat(parts, axis=axis)
 
 
 def _select(op: Call) -> relax.Expr:
     data, index = op.value("self"), op["index"]
     axis = _axis(op, data)
     if not isinstance(index, int):
-        return op.emit(relax.op.take(data, op.as_type(index, "int64"), axis=axis))
+        return relax.op.take(data, op.as_type(index, "int64"), axis=axis)
     sizes = sizes_of(data)
     size = sizes[axis]
     if isinstance(size, int):
@@ -275,12 +264,12 @@ def _select(op: Call) -> relax.Expr:
         last = size if index == -1 else index + 1
         part = op.emit(relax.op.strided_slice(data, [axis], [index], [last], [1]))
         # It has no element if the axis is shorter.
-        one = op.checked(part, [*sizes[:axis], 1, *sizes[axis + 1 :]])
-        return op.emit(relax.op.squeeze(one, [axis]))
+        part = op.checked(part, [*sizes[:axis], 1, *sizes[axis + 1 :]])
+        return relax.op.squeeze(part, [axis])
     elif not op.is_natural(size - (index + 1)):
         # TVM reads whatever is behind a shorter axis.
         op.checked(data, [*sizes[:axis], tirx.max(size, index + 1), *sizes[axis + 1 :]])
-    return op.emit(relax.op.take(data, relax.const(index, "int64"), axis=axis))
+    return relax.op.take(data, relax.const(index, "int64"), axis=axis)
 
 
 # ---- Parts and joints ---------------------------------------------------------------------------
@@ -288,11 +277,9 @@ def _select(op: Call) -> relax.Expr:
 
 def _cat(op: Call) -> relax.Expr:
     # PyTorch skips operands of shape (0,), whatever the shape of the others.
-    nodes = [item for item in op["tensors"] if not _is_empty(item.meta["val"].shape)]
-    if not nodes:
-        nodes = op["tensors"][:1]
-    parts = [op.converted(op.expression(item)) for item in nodes]
-    return parts[0] if len(parts) == 1 else op.emit(relax.op.concat(parts, axis=op["dim"]))
+    nodes = [node for node in op["tensors"] if not _is_empty(node.meta["val"].shape)]
+    parts = [op.converted(op.expression(node)) for node in nodes or op["tensors"][:1]]
+    return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis=op["dim"])
 
 
 def _is_empty(shape: Sequence[object]) -> bool:
@@ -314,7 +301,7 @@ def _unfold(op: Call) -> relax.Expr:
     sizes = sizes_of(data)
     shape = [*sizes[:axis], count, size, *sizes[axis + 1 :]]
     windows = op.emit(relax.op.reshape(taken, shape))
-    order = [item for item in range(len(shape)) if item != axis + 1]
+    order = [place for place in range(len(shape)) if place != axis + 1]
     return permuted(op, windows, [*order, axis + 1])
 
 
@@ -323,7 +310,7 @@ def _as_strided(op: Call) -> relax.Expr:
     given = op["self"].meta["val"]
     sizes, strides, offset = op["size"], op["stride"], op["storage_offset"] or 0
     numbers = [*sizes, *strides, offset, *given.shape]
-    if not all(isinstance(item, int) for item in numbers):
+    if not all(isinstance(number, int) for number in numbers):
         op.refuse("sizes that are open are not supported; supported are fixed ones")
     if not given.is_contiguous() or given.storage_offset():
         op.refuse("a view whose elements are not in order is not supported; call contiguous()")
@@ -334,8 +321,8 @@ def _as_strided(op: Call) -> relax.Expr:
         op.refuse("places outside of the tensor are not supported; supported are those in it")
     flat = op.emit(relax.op.reshape(op.value("self"), (-1,)))
     if places.size == given.numel() and np.array_equal(places.reshape(-1), np.arange(places.size)):
-        return op.emit(relax.op.reshape(flat, list(sizes)))
-    return op.emit(relax.op.take(flat, relax.const(places, "int64"), axis=0))
+        return relax.op.reshape(flat, list(sizes))
+    return relax.op.take(flat, relax.const(places, "int64"), axis=0)
 
 
 def _narrowed(op: Call) -> relax.Expr:
@@ -346,7 +333,7 @@ def _narrowed(op: Call) -> relax.Expr:
         op.refuse("bounds that the run computes are not supported; supported are numbers")
     if start < 0:
         start += op.fixed_sizes(data, [axis])[0]
-    return op.emit(relax.op.strided_slice(data, [axis], [start], [start + length], [1]))
+    return relax.op.strided_slice(data, [axis], [start], [start + length], [1])
 
 
 def _slice(op: Call) -> relax.Expr:
@@ -354,20 +341,16 @@ def _slice(op: Call) -> relax.Expr:
     data = op.value("self")
     sizes, axis = sizes_of(data), _axis(op, data)
     start, end, step = op["start"], op["end"], op["step"]
-    if isinstance(sizes[axis], int) and all(
-        item is None or isinstance(item, int) for item in (start, end)
-    ):
+    if all(bound is None or isinstance(bound, int) for bound in (sizes[axis], start, end)):
         first, last, _ = slice(start, end, step).indices(sizes[axis])
         if (first, last, step) == (0, sizes[axis], 1):
             return data
-        return op.emit(relax.op.strided_slice(data, [axis], [first], [max(first, last)], [step]))
+        return relax.op.strided_slice(data, [axis], [first], [max(first, last)], [step])
     if end is None or end == sys.maxsize:
         if (start or 0) == 0 and step == 1:
             return data
         if isinstance(start or 0, int):
-            return op.emit(
-                relax.op.strided_slice(data, [axis], [start or 0], [sizes[axis]], [step])
-            )
+            return relax.op.strided_slice(data, [axis], [start or 0], [sizes[axis]], [step])
     return op.by_tvm()
 
 
@@ -376,9 +359,7 @@ RULES: dict[str, Rule] = {
     "aten.index_put": _index_put,
     "aten.index_select": _index_select,
     "aten.gather": _gather,
-    "aten.scatter": _scatter,
-    "aten.scatter_add": _scatter,
-    "aten.scatter_reduce": _scatter,
+    **dict.fromkeys(("aten.scatter", "aten.scatter_add", "aten.scatter_reduce"), _scatter),
     "aten.slice_scatter": _slice_scatter,
     "aten.select": _select,
     "aten.slice": _slice,
@@ -387,4 +368,3 @@ RULES: dict[str, Rule] = {
     "aten.unfold": _unfold,
     "aten.as_strided": _as_strided,
 }
-"""What converts an op, by its name without the overload."""

@@ -20,6 +20,7 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 from ...ir.origins import Origin, Tracer
 from ..declared import Declared, require_declared
 from ..failures import at_node, essential, unknown_operators
+from .call import refusal_of
 from .sizes import Sizes
 
 if TYPE_CHECKING:
@@ -110,22 +111,24 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
                 # TVM keeps a comparison that nothing reads.
                 self.block_builder.match_cast(value, limited)
         self._unlimited = []
-        found: tuple[relax.Expr, ...] = super()._translate_fx_graph(module, nodes, inputs, *others)
-        return found
+        results: tuple[relax.Expr, ...] = super()._translate_fx_graph(
+            module, nodes, inputs, *others
+        )
+        return results
 
     @staticmethod
     def _flatten_output_args(values: object) -> tuple[relax.Expr, ...]:
         """Return the results of a program, without those that are None."""
         flat = torch.utils._pytree.tree_leaves(
-            values, is_leaf=lambda item: isinstance(item, relax.Expr)
+            values, is_leaf=lambda result: isinstance(result, relax.Expr)
         )
-        for number, item in enumerate(flat):
-            if item is not None and not isinstance(item, relax.Expr):
+        for number, result in enumerate(flat):
+            if result is not None and not isinstance(result, relax.Expr):
                 raise ValueError(
-                    f"result {number} of the program is {item!r}, of type {type(item).__name__}; "
-                    "supported are tensors and None"
+                    f"result {number} of the program is {result!r}, of type "
+                    f"{type(result).__name__}; supported are tensors and None"
                 )
-        results = tuple(item for item in flat if item is not None)
+        results = tuple(result for result in flat if result is not None)
         if not results:
             raise ValueError("the program returns no tensor")
         return results
@@ -196,10 +199,8 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
             if isinstance(error, TypeError) and hint:
                 # It tells of TVM's classes.
                 why = "it needs a size that is open"
-            raise ValueError(
-                f"torch node {node.name!r} ({node.target}): TVM's importer cannot read it: "
-                f"{why}{hint}"
-            ) from error
+            text = f"TVM's importer cannot read it: {why}{hint}"
+            raise refusal_of(node, text) from error
         self._require_declared(node, result)
         return self._with_declared_sizes(node, result)
 
@@ -212,23 +213,22 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         if sizes is None or _is_scale(node) or len(sizes) != ty.ndim:
             return result
         if ty.shape is None:
-            raise ValueError(
-                f"torch node {node.name!r} ({node.target}): TVM cannot tell the sizes of its "
-                f"result from its open ones. {_FIX_SIZES}"
+            raise refusal_of(
+                node, f"TVM cannot tell the sizes of its result from its open ones. {_FIX_SIZES}"
             )
         differing = [
-            (size, found)
-            for size, found in zip(sizes, ty.shape.values, strict=True)
-            if not self.sizes.is_same(size, found)
+            (size, made)
+            for size, made in zip(sizes, ty.shape.values, strict=True)
+            if not self.sizes.is_same(size, made)
         ]
         if not differing:
             return result
-        checks = [self.sizes.comparison(size, found) for size, found in differing]
+        checks = [self.sizes.comparison(size, made) for size, made in differing]
         if not any(checks):
             return self._builder.match_cast(result, relax.TensorType(sizes, ty.dtype))
         # TVM takes a symbol in a comparison for a new name of the size, and never returns.
-        for value, wanted in filter(None, checks):
-            self._builder.match_cast(value, wanted)
+        for value, ty_of_input in filter(None, checks):
+            self._builder.match_cast(value, ty_of_input)
         return self._builder.emit(relax.op.reshape(result, sizes))
 
     def _require_declared(self, node: fx.Node, result: Any) -> None:
@@ -244,17 +244,17 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
             # The first of several results.
             others = [user for user in node.users if user.args[1:] != (0,)]
             if len(declared) > 1 and others:
-                raise ValueError(
-                    f"torch node {node.name!r} ({node.target}): its result {others[0].args[1]} is "
-                    "not supported; supported is result 0"
+                wrong = others[0].args[1]
+                raise refusal_of(
+                    node, f"its result {wrong} is not supported; supported is result 0"
                 )
             self._require_type(node, node.name, declared[0], result)
             return
         fields = getattr(getattr(result, "ty", None), "fields", None)
-        for index, (item, made) in enumerate(
+        for index, (field, made) in enumerate(
             zip(declared, result if fields is None else fields, strict=False)
         ):
-            self._require_type(node, f"{node.name}[{index}]", item, made)
+            self._require_type(node, f"{node.name}[{index}]", field, made)
 
     def _require_type(self, node: fx.Node, result: str, declared: object, made: Any) -> None:
         if not isinstance(declared, torch.Tensor):
@@ -270,8 +270,8 @@ _FIX_SIZES = "If the open sizes are why, export the model with fixed ones"
 
 def _has_open_sizes(node: fx.Node) -> bool:
     """Whether a node or what it reads has sizes that only the run knows."""
-    values = [item.meta.get("val") for item in (node, *node.all_input_nodes)]
-    shapes = [item.shape if isinstance(item, torch.Tensor) else (item,) for item in values]
+    values = [read.meta.get("val") for read in (node, *node.all_input_nodes)]
+    shapes = [value.shape if isinstance(value, torch.Tensor) else (value,) for value in values]
     return any(isinstance(size, torch.SymInt) for shape in shapes for size in shape)
 
 
@@ -307,4 +307,4 @@ def _title(node: fx.Node) -> str:
     """Return a node for messages: its name, op, module and line."""
     origin = _origin_of(node)
     about = [str(node.target), origin.module and f"module {origin.module}", origin.location]
-    return f"{origin.name} ({', '.join(item for item in about if item)})"
+    return f"{origin.name} ({', '.join(filter(None, about))})"

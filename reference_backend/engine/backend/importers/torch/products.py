@@ -4,43 +4,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tvm import relax
 
 from .call import Call, Rule
 
 
-def _product(op: Call, one: str, other: str) -> relax.Expr:
-    dtype = op.result_type
-    return op.emit(relax.op.matmul(op.value(one), op.value(other), out_dtype=dtype))
+def _product(left: str, right: str, op: Call) -> relax.Expr:
+    return relax.op.matmul(op.value(left), op.value(right), out_dtype=op.result_type)
 
 
-def _of(one: str, other: str) -> Rule:
-    return lambda op: _product(op, one, other)
-
-
-def _added(one: str, other: str) -> Rule:
+def _added(left: str, right: str, op: Call) -> relax.Expr:
     """Add a product to a tensor, each with a factor."""
-
-    def rule(op: Call) -> relax.Expr:
-        dtype = op.result_type
-        alpha, beta = op["alpha"], op["beta"]
-        result = _product(op, one, other)
-        if alpha != 1:
-            result = op.emit(relax.op.multiply(result, op.as_type(alpha, dtype)))
-        if beta == 0:
-            return result
-        added = op.operand("self", dtype)
-        if beta != 1:
-            added = op.emit(relax.op.multiply(added, op.as_type(beta, dtype)))
-        return op.emit(relax.op.add(added, result))
-
-    return rule
+    dtype = op.result_type
+    alpha, beta = op["alpha"], op["beta"]
+    result = _product(left, right, op)
+    if alpha != 1:
+        result = op.emit(relax.op.multiply(result, op.as_type(alpha, dtype)))
+    if beta == 0:
+        return result
+    added = op.operand("self", dtype)
+    if beta != 1:
+        added = op.emit(relax.op.multiply(added, op.as_type(beta, dtype)))
+    return relax.op.add(added, result)
 
 
 def _linear(op: Call) -> relax.Expr:
     bias = None if op["bias"] is None else op.value("bias")
-    return op.emit(relax.op.linear(op.value("input"), op.value("weight"), bias, op.result_type))
+    return relax.op.linear(op.value("input"), op.value("weight"), bias, op.result_type)
 
 
 _PLAIN = (
@@ -66,7 +58,7 @@ def _convolution(op: Call) -> relax.Expr:
         op.refuse(f"padding={padding!r} is not supported; supported are numbers")
     is_transposed = bool(op["transposed"])
     make, data, kernel = (_TRANSPOSED if is_transposed else _PLAIN)[axes - 1]
-    more = {"output_padding": each(op["output_padding"], axes)} if is_transposed else {}
+    own = {"output_padding": each(op["output_padding"], axes)} if is_transposed else {}
     result = op.emit(
         make(
             x,
@@ -78,13 +70,13 @@ def _convolution(op: Call) -> relax.Expr:
             data_layout=data,
             kernel_layout=kernel,
             out_dtype=dtype,
-            **more,
+            **own,
         )
     )
     if op["bias"] is None:
         return result
     bias = op.emit(relax.op.reshape(op.value("bias"), (1, -1, *[1] * axes)))
-    return op.emit(relax.op.add(result, bias))
+    return relax.op.add(result, bias)
 
 
 def each(sizes: int | Sequence[int], axes: int) -> list[int]:
@@ -94,18 +86,14 @@ def each(sizes: int | Sequence[int], axes: int) -> list[int]:
 
 
 RULES: dict[str, Rule] = {
-    "aten.mm": _of("self", "mat2"),
-    "aten.bmm": _of("self", "mat2"),
-    "aten.matmul": _of("self", "other"),
-    "aten.mv": _of("self", "vec"),
-    "aten.dot": _of("self", "tensor"),
-    "aten.addmm": _added("mat1", "mat2"),
-    "aten.addmv": _added("mat", "vec"),
-    "aten.baddbmm": _added("batch1", "batch2"),
+    "aten.mm": partial(_product, "self", "mat2"),
+    "aten.bmm": partial(_product, "self", "mat2"),
+    "aten.matmul": partial(_product, "self", "other"),
+    "aten.mv": partial(_product, "self", "vec"),
+    "aten.dot": partial(_product, "self", "tensor"),
+    "aten.addmm": partial(_added, "mat1", "mat2"),
+    "aten.addmv": partial(_added, "mat", "vec"),
+    "aten.baddbmm": partial(_added, "batch1", "batch2"),
     "aten.linear": _linear,
-    "aten.convolution": _convolution,
-    "aten.conv1d": _convolution,
-    "aten.conv2d": _convolution,
-    "aten.conv3d": _convolution,
+    **{f"aten.{name}": _convolution for name in ("convolution", "conv1d", "conv2d", "conv3d")},
 }
-"""What converts an op, by its name without the overload."""

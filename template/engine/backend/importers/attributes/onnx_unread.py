@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, numpy_helper
 
-from ..onnx.graph import graphs_of, title_of, value_of
+from ..onnx.graph import attributes_of, graphs_of, title_of, value_of
 from .onnx_schemas import row_of, schema_of
 from .tables import load
 from .unread import MISSING, Given, refuses, require_read
@@ -51,8 +51,8 @@ def require_rule(node: NodeProto, opset: int, constant: Callable[[str], object])
     # TVM's importer is asked about what the rule hands on.
     if row is None or row.get("hands_on") or refuses(row):
         return
-    known = {name: constant(name) for name in node.input}
-    given = list(_given(node, opset, {k: v for k, v in known.items() if v is not None}))
+    constants = {name: constant(name) for name in node.input}
+    given = list(_given(node, opset, {k: v for k, v in constants.items() if v is not None}))
     require_read("onnx", title_of(node), node.op_type, row, given)
 
 
@@ -62,11 +62,9 @@ def _given(node: NodeProto, opset: int, constants: Mapping[str, object]) -> Iter
     )
     defaults = schema.defaults if schema else {}
     names = schema.inputs if schema else ()
-    for item in node.attribute:
-        default = defaults.get(item.name)
-        yield Given(
-            item.name, helper.get_attribute_value(item), MISSING if default is None else default
-        )
+    for name, value in attributes_of(node).items():
+        default = defaults.get(name)
+        yield Given(name, value, MISSING if default is None else default)
     for place, tensor in enumerate(node.input):
         if tensor and names:
             name = names[min(place, len(names) - 1)]

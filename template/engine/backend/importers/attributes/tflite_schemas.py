@@ -26,7 +26,7 @@ def fields_of(options: str) -> Sequence[str]:
 @functools.cache
 def tables_of_options() -> dict[str, type]:
     """Return the tables of options in the schema."""
-    names = [item.name for item in pkgutil.iter_modules(tflite.__path__)]
+    names = [module.name for module in pkgutil.iter_modules(tflite.__path__)]
     return {
         name: getattr(importlib.import_module(f"tflite.{name}"), name)
         for name in names

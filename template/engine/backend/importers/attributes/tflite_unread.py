@@ -24,7 +24,7 @@ def require_options(op: Operator, kind: str, title: str) -> None:
     if row is None:
         return
     later = [int(name.split()[-1]) for name in row["reads"] if name.startswith("inputs from")]
-    given = [item for item in _given(op) if not _is_later(item.name, later)]
+    given = [said for said in _given(op) if not _is_later(said.name, later)]
     require_read("tflite", title, kind, row, given)
 
 

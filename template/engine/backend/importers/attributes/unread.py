@@ -45,29 +45,29 @@ def require_read(
 ) -> None:
     """Refuse what an importer does not read of a node, but defaults and what is harmless."""
     given = list(given)
-    values = {item.name.rpartition(".")[2]: item.value for item in given}
+    values = {said.name.rpartition(".")[2]: said.value for said in given}
     values |= more or {}
     read = {*row["reads"], *row.get("hands_on", ())}
-    for item in given:
-        if item.name in read or _same(item.value, item.default):
+    for said in given:
+        if said.name in read or _same(said.value, said.default):
             continue
-        if harmless(front_door, op, item.name.rpartition(".")[2], values):
+        if harmless(front_door, op, said.name.rpartition(".")[2], values):
             continue
-        raise ValueError(f"the node {title}: {_sentence(item)}")
+        raise ValueError(f"the node {title}: {_sentence(said)}")
 
 
-def _sentence(item: Given) -> str:
-    if item.name.startswith("input "):
+def _sentence(said: Given) -> str:
+    if said.name.startswith("input "):
         return (
-            f"its {item.name} is not read by the importer, so that values would be wrong; "
+            f"its {said.name} is not read by the importer, so that values would be wrong; "
             "supported is the node without it"
         )
-    name = item.name.rpartition(".")[2]
+    name = said.name.rpartition(".")[2]
     supported = "the node without it"
-    if item.default is not MISSING:
-        supported = f"the default, {name}={_shown(item.default)}"
+    if said.default is not MISSING:
+        supported = f"the default, {name}={_shown(said.default)}"
     return (
-        f"its attribute {name}={_shown(item.value)} is not read by the importer, so that values "
+        f"its attribute {name}={_shown(said.value)} is not read by the importer, so that values "
         f"would be wrong; supported is {supported}"
     )
 
@@ -83,7 +83,7 @@ def _same(value: object, default: object) -> bool:
     if isinstance(value, bool) or isinstance(default, bool) or value is None or default is None:
         return value is default or (value is not None and default is not None and value == default)
     try:
-        one, other = np.asarray(value), np.asarray(default)
-        return bool(np.all(one == other)) and (one.size > 0) == (other.size > 0)
+        x, y = np.asarray(value), np.asarray(default)
+        return bool(np.all(x == y)) and (x.size > 0) == (y.size > 0)
     except (TypeError, ValueError):
         return False

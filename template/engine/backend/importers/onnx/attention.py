@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import reduce
 
 import numpy as np
 from onnx import TensorProto
@@ -27,10 +28,7 @@ def _attention(node: Node) -> None:
 
 
 class _Attention:
-    """Attention that is written as products, a bias and a softmax.
-
-    `node`: the node.
-    """
+    """Attention that is written as products, a bias and a softmax."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -206,15 +204,15 @@ class _Attention:
             real, masks = ("", [mask]) if is_bool else (mask, [])
         masks += self._limits()
         arrays = [self.node.constant(name) for name in masks]
-        known = [array for array in arrays if array is not None]
+        fixed = [array for array in arrays if array is not None]
         rest = [name for name, array in zip(masks, arrays, strict=True) if array is None]
         if not masks:
             return real, bool(real) and self._hides_all(real)
         lowest, zero = np.array(-np.inf, self.dtype), np.zeros((), self.dtype)
         if not rest:
-            hidden = node.literal(np.where(_all_of(known), zero, lowest))
+            hidden = node.literal(np.where(_all_of(fixed), zero, lowest))
         else:
-            allowed = [*rest, *([node.literal(_all_of(known))] if known else [])]
+            allowed = [*rest, *([node.literal(_all_of(fixed))] if fixed else [])]
             while len(allowed) > 1:
                 allowed = [node.write("And", *allowed[:2]), *allowed[2:]]
             hidden = node.write("Where", allowed[0], node.literal(zero), node.literal(lowest))
@@ -241,11 +239,11 @@ class _Attention:
             )
         dtype = self.node.dtype(mask)
         shape = [*(size or 0 for size in sizes[:-1]), lacking]
-        more = np.full(shape, False if dtype == "bool" else -np.inf, dtype)
+        border = np.full(shape, False if dtype == "bool" else -np.inf, dtype)
         array = self.node.constant(mask)
         if array is not None:
-            return self.node.literal(np.concatenate([array, more], -1))
-        return self.node.write("Concat", mask, self.node.literal(more), axis=-1)
+            return self.node.literal(np.concatenate([array, border], -1))
+        return self.node.write("Concat", mask, self.node.literal(border), axis=-1)
 
     def _limits(self) -> list[str]:
         """Return the masks of nonpad_kv_seqlen, is_causal and the windows."""
@@ -274,10 +272,7 @@ class _Attention:
 
 
 def _all_of(masks: list[Array]) -> Array:
-    found = masks[0]
-    for mask in masks[1:]:
-        found = found & mask
-    return found
+    return reduce(np.bitwise_and, masks)
 
 
 # ---- RotaryEmbedding ----------------------------------------------------------------------------
@@ -312,14 +307,14 @@ def _rotary_embedding(node: Node) -> None:
     half = turned // 2
     if node.attributes.get("interleaved", 0):
         pairs = node.reshape(part, (0, 0, 0, half, 2))
-        one, other = (node.squeeze(item, 4) for item in node.split(pairs, 4, 2))
+        x, y = (node.squeeze(part, 4) for part in node.split(pairs, 4, 2))
     else:
-        one, other = node.split(part, 3, 2)
-    real = node.write("Sub", node.write("Mul", cos, one), node.write("Mul", sin, other))
-    imaginary = node.write("Add", node.write("Mul", sin, one), node.write("Mul", cos, other))
+        x, y = node.split(part, 3, 2)
+    real = node.write("Sub", node.write("Mul", cos, x), node.write("Mul", sin, y))
+    imaginary = node.write("Add", node.write("Mul", sin, x), node.write("Mul", cos, y))
     output = node.proto.output[0]
     if node.attributes.get("interleaved", 0):
-        both = [node.unsqueeze(item, 4) for item in (real, imaginary)]
+        both = [node.unsqueeze(part, 4) for part in (real, imaginary)]
         joined = node.reshape(node.write("Concat", *both, axis=4), (0, 0, 0, turned))
         parts = [joined, rest] if rest else [joined]
     else:
@@ -334,4 +329,3 @@ def _rotary_embedding(node: Node) -> None:
 
 
 RULES: Mapping[str, Rule] = {"Attention": _attention, "RotaryEmbedding": _rotary_embedding}
-"""What rewrites an operator, by its name."""

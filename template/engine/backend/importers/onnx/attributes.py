@@ -65,8 +65,8 @@ def _roi_align(node: Node) -> None:
 def _pow(node: Node) -> None:
     """TVM takes powers of floats of one type; the result of ONNX has the type of the base."""
     base, exponent = node.inputs(2)
-    kind, other = node.element_type(base), node.element_type(exponent)
-    if not kind or not other or (kind == other and kind not in _INTEGERS):
+    kind, kind_of_exponent = node.element_type(base), node.element_type(exponent)
+    if not kind or not kind_of_exponent or (kind == kind_of_exponent and kind not in _INTEGERS):
         node.keep()
         return
     inside = TensorProto.DOUBLE if kind in _INTEGERS else kind
@@ -136,6 +136,13 @@ def _bit_shift(node: Node) -> None:
     node.keep()
 
 
+def _in_type(node: Node, inside: int, kind: int) -> None:
+    """Compute in another type than that of the first input, to which the result is cast."""
+    inputs = [node.cast(node.proto.input[0], inside), *node.proto.input[1:]]
+    result = node.write(node.proto.op_type, *inputs, attributes=node.attributes)
+    node.result("Cast", result, to=kind)
+
+
 def _extremum(node: Node) -> None:
     """TVM has no largest and smallest truth values."""
     x = node.proto.input[0]
@@ -144,17 +151,10 @@ def _extremum(node: Node) -> None:
         return
     if node.is_empty(x):
         node.refuse(f"its input {x!r} has no elements")
-    inputs = [node.cast(x, TensorProto.INT8), *node.proto.input[1:]]
-    extremum = node.write(node.proto.op_type, *inputs, attributes=node.attributes)
-    node.result("Cast", extremum, to=TensorProto.BOOL)
+    _in_type(node, TensorProto.INT8, TensorProto.BOOL)
 
 
-_OF_ONE = {
-    "ReduceL1": "Abs",
-    "ReduceL2": "Abs",
-    "ReduceLogSum": "Log",
-    "ReduceSumSquare": "Mul",
-}
+_OF_ONE = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log", "ReduceSumSquare": "Mul"}
 """What a reduction is of each element alone, where that is not the element."""
 
 
@@ -172,14 +172,11 @@ def _reduce(node: Node) -> None:
 
 def _reduce_mean(node: Node) -> None:
     """TVM computes the means of integers as int64, and does not say so."""
-    x = node.proto.input[0]
-    kind = node.element_type(x)
+    kind = node.element_type(node.proto.input[0])
     if kind not in _INTEGERS or kind == TensorProto.INT64:
         node.keep()
-        return
-    inputs = [node.cast(x, TensorProto.INT64), *node.proto.input[1:]]
-    mean = node.write("ReduceMean", *inputs, attributes=node.attributes)
-    node.result("Cast", mean, to=kind)
+    else:
+        _in_type(node, TensorProto.INT64, kind)
 
 
 def _pad(node: Node) -> None:
@@ -249,4 +246,3 @@ RULES: Mapping[str, Rule] = {
     "RoiAlign": _roi_align,
     "SpaceToDepth": _space_to_depth,
 }
-"""What rewrites an operator, by its name."""

@@ -59,10 +59,7 @@ _NUMBERS = {
 }
 """Element types of shape computations. Of others, such as integer weights, elements only move."""
 
-_HELD = {
-    *(TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16),
-    *_NUMBERS,
-}
+_HELD = {*(TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16), *_NUMBERS}
 
 _NUMERIC = {"value_float", "value_floats", "value_int", "value_ints"}
 
@@ -88,7 +85,7 @@ def fold(outline: ModelProto) -> bool:
             return is_folded
         is_folded |= changes
         resized = {**folder.resized, **resized}
-        infer(outline, known=resized)
+        infer(outline, also=resized)
 
 
 class _Folder:
@@ -190,15 +187,15 @@ class _Folder:
         is_wide = node.op_type == "Cast" and attributes.get("to") == TensorProto.INT64
         moves = node.op_type in _MOVES or is_wide
         data = len(inputs) if node.op_type == "Concat" else 1
-        known = {name: self.values[name] for name in inputs if name in self.values}
+        given = {name: self.values[name] for name in inputs if name in self.values}
         for name in inputs[: data if moves else 0]:
             if name in self.partly:
-                known[name] = self.partly[name]
-        if len(known) < len(set(inputs)) or not self._is_small(node, known):
+                given[name] = self.partly[name]
+        if len(given) < len(set(inputs)) or not self._is_small(node, given):
             return None
-        if node.op_type not in _MOVES and any(self.types[i] not in _NUMBERS for i in known):
+        if node.op_type not in _MOVES and any(self.types[i] not in _NUMBERS for i in given):
             return None
-        results = self._computed(node, known)
+        results = self._computed(node, given)
         if any(name in self.partly for name in inputs):
             for name, array in (results or {}).items():
                 if (array <= _OPEN).any():
@@ -239,9 +236,9 @@ class _Folder:
             name = node.output[0]
             self.resized[name] = helper.make_tensor_value_info(name, kind, shape)
 
-    def _is_small(self, node: NodeProto, known: Mapping[str, Array]) -> bool:
+    def _is_small(self, node: NodeProto, given: Mapping[str, Array]) -> bool:
         """Whether the results of a node are small; whether they are is asked before they are."""
-        if any(array.size > _MOST for array in known.values()):
+        if any(array.size > _MOST for array in given.values()):
             return False
         shapes = [self.shapes.get(name) for name in node.output if name]
         if all(shape is not None and None not in shape for shape in shapes):
@@ -249,11 +246,11 @@ class _Folder:
             return sum(sizes) <= _MOST
         if node.op_type in _SIZED_BY_VALUES:
             return False
-        return math.prod(max(array.size, 1) for array in known.values()) <= 16 * _MOST
+        return math.prod(max(array.size, 1) for array in given.values()) <= 16 * _MOST
 
-    def _computed(self, node: NodeProto, known: Mapping[str, Array]) -> dict[str, Array] | None:
+    def _computed(self, node: NodeProto, given: Mapping[str, Array]) -> dict[str, Array] | None:
         """Return what ONNX's reference evaluator computes, if it has the types of the outline."""
-        arrays = evaluate(node, known, self.model.opset_import)
+        arrays = evaluate(node, given, self.model.opset_import)
         if arrays is None or any(array.dtype.kind not in "biuf" for array in arrays):
             return None
         results = dict(zip(filter(None, node.output), arrays, strict=True))
@@ -280,8 +277,8 @@ class _Folder:
         graph = GraphProto()
         graph.CopyFrom(branch)
         taken = {*self.types, *self.shapes, *_names(others)}
-        own = [item.name for item in graph.initializer]
-        own += [name for item in graph.node for name in item.output if name]
+        own = [tensor.name for tensor in graph.initializer]
+        own += [name for inner in graph.node for name in inner.output if name]
         renamed: dict[str, str] = {}
         for name in own:
             new = name
@@ -326,5 +323,5 @@ def _names(nodes: Iterable[NodeProto]) -> set[str]:
     for node in nodes:
         names.update(node.input, node.output)
         for inner in graphs_of(node):
-            names |= {item.name for item in inner.initializer} | _names(inner.node)
+            names |= {tensor.name for tensor in inner.initializer} | _names(inner.node)
     return names

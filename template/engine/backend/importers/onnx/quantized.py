@@ -333,6 +333,5 @@ RULES: dict[str, Rule] = {
     "QLinearWhere": _where,
     "QuantizeLinear": _quantize_linear,
 }
-"""What rewrites an operator, by its name."""
 
 _READ_BY_TVM = {"MatMulInteger16"}

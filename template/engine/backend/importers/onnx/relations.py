@@ -11,7 +11,7 @@ from tvm import relax
 
 from ...ir.calls import Analyzer
 from .demands import Asked, demands
-from .elements import Element, is_open, largest, proves, simple
+from .elements import Element, is_open, largest, proves, simple, symbols_of
 
 
 class Relations:
@@ -51,7 +51,7 @@ class Relations:
         """Return a tensor that has a size, after the run has checked that."""
         given = math.prod(sizes) if axis is None else sizes[axis]
         self._tell(given, size)
-        now = [simple(item) for item in x.ty.shape.values]
+        now = [simple(size) for size in x.ty.shape.values]
         if axis is None:
             flat = self._reshaped(x, [given])
             return self._reshaped(self._cast(flat, [size]), now)
@@ -61,8 +61,8 @@ class Relations:
 
     def _check_bounds(self, bounds: Sequence[tuple[Element, Element]]) -> None:
         """Check in the run that sizes are as if they were bounded, without reading a tensor."""
-        given, wanted = (relax.ShapeExpr(sizes) for sizes in zip(*bounds, strict=True))
-        self._builder.match_cast(self._builder.emit(given), relax.ShapeType(wanted.values))
+        given, demanded = (relax.ShapeExpr(sizes) for sizes in zip(*bounds, strict=True))
+        self._builder.match_cast(self._builder.emit(given), relax.ShapeType(demanded.values))
 
     def _reshaped(self, x: relax.Expr, sizes: Sequence[Element]) -> relax.Expr:
         return self._builder.emit(relax.op.reshape(x, relax.ShapeExpr(sizes)))
@@ -78,24 +78,23 @@ class Relations:
         ty = relax.TensorType(relax.ShapeExpr(checked), x.ty.dtype)
         return self._builder.match_cast(bound, ty)
 
-    def _tell(self, given: Element, wanted: Element) -> None:
+    def _tell(self, given: Element, demanded: Element) -> None:
         """Remember what a symbol of an input must be, if a demand tells it."""
-        pair = (given, wanted)
-        names = [self.symbols[one] for one in pair if one in self.symbols]
+        pair = (given, demanded)
+        names = [self.symbols[size] for size in pair if size in self.symbols]
         if len(names) == 2:
             order = list(self.symbols.values())
             first, second = sorted(names, key=order.index)
             self._told.setdefault(second, first)
             return
-        number = next((one for one in pair if not is_open(one)), None)
-        other = given if is_open(given) else wanted
+        number = next((size for size in pair if not is_open(size)), None)
         if number is None:
             return
-        found = [var for var in self.symbols if _has(other, var)]
-        if len(found) == 1:
-            value = _solved(other, found[0], number)
-            if value is not None:
-                self._told.setdefault(self.symbols[found[0]], value)
+        formula = given if is_open(given) else demanded
+        symbols = [var for var in self.symbols if _has(formula, var)]
+        value = _solved(formula, symbols[0], number) if len(symbols) == 1 else None
+        if value is not None:
+            self._told.setdefault(self.symbols[symbols[0]], value)
 
 
 def _is_new(size: Element, now: Element) -> bool:
@@ -103,8 +102,7 @@ def _is_new(size: Element, now: Element) -> bool:
 
 
 def _has(size: Element, var: tvm.tirx.Var) -> bool:
-    vector = relax.TensorType(relax.ShapeExpr([size]), "int64")
-    return any(one.same_as(var) for one in relax.analysis.tir_vars_in_type(vector))
+    return any(symbol.same_as(var) for symbol in symbols_of(size))
 
 
 def _solved(size: Element, var: tvm.tirx.Var, number: int) -> int | None:

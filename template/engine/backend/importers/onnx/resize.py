@@ -29,7 +29,8 @@ class _Axis:
 
     index: int
     size: int
-    wanted: int
+    result: int
+    """The size of the result."""
     scale: float
     start: float = 0
     end: float = 1
@@ -37,12 +38,12 @@ class _Axis:
     @property
     def is_exact(self) -> bool:
         """Whether the scale is the ratio of the sizes, as TVM takes it."""
-        return math.isclose(self.scale * self.size, self.wanted, rel_tol=1e-6)
+        return math.isclose(self.scale * self.size, self.result, rel_tol=1e-6)
 
     @property
     def is_whole(self) -> bool:
         """Whether one size is a multiple of the other."""
-        return not (self.wanted % self.size and self.size % self.wanted)
+        return not (self.result % self.size and self.size % self.result)
 
 
 def _resize(node: Node) -> None:
@@ -60,15 +61,18 @@ def _resize(node: Node) -> None:
     if axes is None:
         _keep(node, attributes, coordinates)
         return
-    if any(axis.wanted <= 0 or axis.size <= 0 for axis in axes):
+    if any(axis.result <= 0 or axis.size <= 0 for axis in axes):
         node.refuse("it has a result without elements; supported are sizes of at least 1")
     if _is_read_by_tvm(node, axes, mode, coordinates):
-        sizes = node.integers(*_sizes(node, axes))
+        # TVM ignores the first two sizes.
+        sizes = [size or 1 for size in node.sizes(node.proto.input[0]) or ()]
+        for axis in axes:
+            sizes[axis.index] = axis.result
         read = ("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a")
         kept = {name: attributes[name] for name in read if name in attributes}
         kept["exclude_outside"] = attributes.get("exclude_outside", 0)
-        absent = _absent(node)
-        node.result("Resize", node.proto.input[0], absent, absent, sizes, attributes=kept)
+        inputs = [node.proto.input[0], *[_absent(node)] * 2, node.integers(*sizes)]
+        node.result("Resize", *inputs, attributes=kept)
         return
     _by_axis(node, axes, attributes, mode, coordinates)
 
@@ -84,19 +88,16 @@ def _keep(node: Node, attributes: Mapping[str, object], coordinates: str) -> Non
     x, roi, scales, sizes = node.inputs(4)
     is_nearest = attributes.get("mode", "nearest") == "nearest"
     is_floor = is_nearest and attributes.get("nearest_mode") == "floor"
-    for what, fails in (
-        (f"coordinate_transformation_mode={coordinates}", coordinates not in _READ_BY_TVM),
+    what = ""
+    if coordinates not in _READ_BY_TVM:
+        what = f"coordinate_transformation_mode={coordinates}"
+    elif sizes and is_floor and coordinates == "asymmetric":
         # TVM divides by the scale as an integer, if it is one.
-        (
-            f"{coordinates} with nearest_mode=floor",
-            sizes and is_floor and coordinates == "asymmetric",
-        ),
-    ):
-        if fails:
-            node.refuse(f"{what} needs the sizes of its input {x!r} and of its result; {FIX_SIZES}")
-    _, known, _ = _given(node)
-    if known is not None:
-        sizes = node.literal(known)
+        what = f"{coordinates} with nearest_mode=floor"
+    if what:
+        node.refuse(f"{what} needs the sizes of its input {x!r} and of its result; {FIX_SIZES}")
+    _, fixed, _ = _given(node)
+    sizes = sizes if fixed is None else node.literal(fixed)
     inputs = [x, roi, _absent(node), sizes] if sizes else [x, roi, scales]
     kept = {**node.attributes, "coordinate_transformation_mode": coordinates}
     node.result("Resize", *inputs, attributes=kept)
@@ -115,29 +116,20 @@ def _is_read_by_tvm(node: Node, axes: Sequence[_Axis], mode: str, coordinates: s
         and None not in sizes[2:]
         and coordinates in _READ_BY_TVM
         and not node.attributes.get("antialias", 0)
-        and all(axis.index > 1 and axis.is_exact and axis.wanted > 1 for axis in axes)
+        and all(axis.index > 1 and axis.is_exact and axis.result > 1 for axis in axes)
         and (mode != "nearest" or all(axis.is_whole for axis in axes))
     )
 
 
-def _sizes(node: Node, axes: Sequence[_Axis]) -> list[int]:
-    # TVM ignores the first two.
-    sizes = [size or 1 for size in node.sizes(node.proto.input[0]) or ()]
-    for axis in axes:
-        sizes[axis.index] = axis.wanted
-    return sizes
-
-
 def _axes(node: Node, attributes: Mapping[str, object], coordinates: str) -> list[_Axis] | None:
     """Return the axes that are resized; None if TVM must find the sizes."""
-    given = _given(node)
     x = node.proto.input[0]
-    known = node.sizes(x)
-    scales, sizes, roi = given
-    if known is None or (scales is None and sizes is None):
+    shape = node.sizes(x)
+    scales, sizes, roi = _given(node)
+    if shape is None or (scales is None and sizes is None):
         _require_plain(node, attributes, x)
         return None
-    rank = len(known)
+    rank = len(shape)
     indices = [int(axis) for axis in node.attributes.get("axes", range(rank))]
     if any(not -rank <= axis < rank for axis in indices):
         node.refuse(f"its axes {indices} are not all of a tensor of rank {rank}")
@@ -148,9 +140,9 @@ def _axes(node: Node, attributes: Mapping[str, object], coordinates: str) -> lis
     crops = coordinates == "tf_crop_and_resize"
     if crops and (roi is None or len(roi) != 2 * len(indices)):
         node.refuse("its regions of interest are computed in the graph; supported are constants")
-    found = []
+    resized = []
     for position, (index, value) in enumerate(zip(indices, values, strict=True)):
-        size = known[index]
+        size = shape[index]
         region = (0.0, 1.0)
         if crops and roi is not None:
             region = (float(roi[position]), float(roi[position + len(indices)]))
@@ -162,17 +154,17 @@ def _axes(node: Node, attributes: Mapping[str, object], coordinates: str) -> lis
                 node.refuse(f"the scale {value} needs the sizes of its input {x!r}; {FIX_SIZES}")
             return None
         scale = float(value) if scales is not None else value / size
-        wanted = math.floor(np.float32(size) * np.float32(scale)) if sizes is None else int(value)
-        found.append(_Axis(index, size, wanted, scale, *region))
+        result = math.floor(np.float32(size) * np.float32(scale)) if sizes is None else int(value)
+        resized.append(_Axis(index, size, result, scale, *region))
     policy = attributes.get("keep_aspect_ratio_policy", "stretch")
-    if sizes is not None and policy != "stretch" and found:
+    if sizes is not None and policy != "stretch" and resized:
         pick = min if policy == "not_larger" else max
-        scale = pick(axis.scale for axis in found)
-        found = [
+        scale = pick(axis.scale for axis in resized)
+        resized = [
             _Axis(axis.index, axis.size, math.floor(axis.size * scale + 0.5), scale)
-            for axis in found
+            for axis in resized
         ]
-    return [axis for axis in found if crops or axis.scale != 1 or axis.wanted != axis.size]
+    return [axis for axis in resized if crops or axis.scale != 1 or axis.result != axis.size]
 
 
 def _given(node: Node) -> tuple[Array | None, Array | None, Array | None]:
@@ -234,32 +226,33 @@ def _require_plain(node: Node, attributes: Mapping[str, object], x: str) -> None
 def _positions(node: Node, axis: _Axis, coordinates: str) -> Array:
     """Return where in the input the elements of the result lie."""
     # As ONNX Runtime, in 32 bits: ties depend on it.
-    x = np.arange(axis.wanted, dtype="float32")
+    x = np.arange(axis.result, dtype="float32")
     half, scale = np.float32(0.5), np.float32(axis.scale)
     centred: Array = (x + half) / scale - half
-    steps = np.float32(max(axis.wanted - 1, 1))
-    found: Array = centred
+    steps = np.float32(max(axis.result - 1, 1))
+    positions: Array = centred
     if coordinates == "half_pixel_symmetric":
-        adjusted = np.float32(axis.wanted) / (scale * np.float32(axis.size))
+        adjusted = np.float32(axis.result) / (scale * np.float32(axis.size))
         offset = np.float32(axis.size / 2) * (np.float32(1) - adjusted)
         # It rounds the sum only, as far as its results tell.
-        found = (offset.astype("float64") + (x + half) / np.float64(scale) - 0.5).astype("float32")
+        total = offset.astype("float64") + (x + half) / np.float64(scale) - 0.5
+        positions = total.astype("float32")
     elif coordinates == "pytorch_half_pixel":
-        found = centred if axis.wanted > 1 else np.zeros_like(x)
+        positions = centred if axis.result > 1 else np.zeros_like(x)
     elif coordinates == "align_corners":
-        found = x * np.float32(axis.size - 1) / steps
+        positions = x * np.float32(axis.size - 1) / steps
     elif coordinates == "asymmetric":
-        found = x / scale
+        positions = x / scale
     elif coordinates == "tf_half_pixel_for_nn":
-        found = (x + half) / scale
+        positions = (x + half) / scale
     elif coordinates == "tf_crop_and_resize":
-        last, start, end = (np.float32(item) for item in (axis.size - 1, axis.start, axis.end))
-        found = start * last + x * (end - start) * last / steps
-        if axis.wanted == 1:
-            found = np.array([half * (start + end) * last], "float32")
+        last, start, end = (np.float32(number) for number in (axis.size - 1, axis.start, axis.end))
+        positions = start * last + x * (end - start) * last / steps
+        if axis.result == 1:
+            positions = np.array([half * (start + end) * last], "float32")
     elif coordinates != "half_pixel":
         node.refuse(f"coordinate_transformation_mode={coordinates} is not one of ONNX")
-    return found
+    return positions
 
 
 _ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
@@ -300,7 +293,7 @@ def _matrix(axis: _Axis, x: Array, attributes: Mapping[str, object], mode: str) 
     weigh = _cubic(float(str(alpha))) if mode == "cubic" else _linear
     width = min(axis.scale, 1.0) if attributes.get("antialias", 0) else 1.0
     reach = math.ceil((2 if mode == "cubic" else 1) / width) + 1
-    matrix = np.zeros((axis.wanted, axis.size))
+    matrix = np.zeros((axis.result, axis.size))
     for row, position in enumerate(x.astype("float64")):
         taps = np.arange(math.floor(position) - reach, math.floor(position) + reach + 1)
         weights = weigh((taps - position) * width)
@@ -311,13 +304,9 @@ def _matrix(axis: _Axis, x: Array, attributes: Mapping[str, object], mode: str) 
 
 
 def _by_axis(
-    node: Node,
-    axes: Sequence[_Axis],
-    attributes: Mapping[str, object],
-    mode: str,
-    coordinates: str,
+    node: Node, axes: Sequence[_Axis], attributes: Mapping[str, object], mode: str, coordinates: str
 ) -> None:
-    x, output = node.proto.input[0], node.proto.output[0]
+    x = node.proto.input[0]
     if mode not in ("nearest", "linear", "cubic"):
         node.refuse(f"mode={mode} is not one of nearest, linear and cubic")
     if coordinates == "align_corners" and not all(axis.is_exact for axis in axes):
@@ -347,13 +336,13 @@ def _by_axis(
             value = _product(node, value, matrix.astype(dtype), axis.index, rank)
         if crops:
             shape = [1] * rank
-            shape[axis.index] = axis.wanted
+            shape[axis.index] = axis.result
             outside = outside | ((positions < 0) | (positions > axis.size - 1)).reshape(shape)
     if outside.any():
         dtype = helper.tensor_dtype_to_np_dtype(kind or TensorProto.FLOAT)
         filled = np.array(attributes.get("extrapolation_value", 0.0)).astype(dtype)
         value = node.write("Where", node.literal(outside), node.literal(filled), value)
-    node.write("Identity", value, output=output)
+    node.result("Identity", value)
 
 
 def _product(node: Node, x: str, matrix: Array, index: int, rank: int) -> str:
@@ -361,12 +350,7 @@ def _product(node: Node, x: str, matrix: Array, index: int, rank: int) -> str:
     weights = node.literal(np.ascontiguousarray(matrix.T))
     order = [*range(rank)]
     order[index], order[-1] = order[-1], order[index]
-    moved = index != rank - 1
-    if moved:
-        x = node.write("Transpose", x, perm=order)
-    x = node.write("MatMul", x, weights)
-    return node.write("Transpose", x, perm=order) if moved else x
+    return node.transpose(node.write("MatMul", node.transpose(x, order), weights), order)
 
 
 RULES: Mapping[str, Rule] = {"Resize": _resize, "Upsample": _resize}
-"""What rewrites an operator, by its name."""

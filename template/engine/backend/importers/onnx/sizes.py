@@ -84,26 +84,26 @@ def name_open_sizes(graph: GraphProto) -> None:
     symbols that no input has, and the name `1` for a number; for ONNX, each name is a symbol.
     """
     inputs = inputs_of(graph)
-    used = {item.dim_param for item in _dimensions(graph)}
+    used = {dimension.dim_param for dimension in _dimensions(graph)}
     plain = {
-        item.dim_param
+        dimension.dim_param
         for value in inputs.values()
-        for item in value.type.tensor_type.shape.dim
-        if item.dim_param.isidentifier()
+        for dimension in value.type.tensor_type.shape.dim
+        if dimension.dim_param.isidentifier()
     }
     renamed: dict[str, str] = {}
     for name, value in inputs.items():
-        for axis, item in enumerate(value.type.tensor_type.shape.dim):
-            symbol = item.dim_param
-            if item.HasField("dim_value"):
+        for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
+            symbol = dimension.dim_param
+            if dimension.HasField("dim_value"):
                 continue
             if symbol in _OPEN:
-                item.dim_param = _fresh(f"{name}_{axis}", used)
+                dimension.dim_param = _fresh(f"{name}_{axis}", used)
             elif not _is_formula(symbol, plain):
                 renamed[symbol] = renamed.get(symbol) or _fresh(symbol, used)
-    for item in _dimensions(graph):
-        if item.dim_param in renamed:
-            item.dim_param = renamed[item.dim_param]
+    for dimension in _dimensions(graph):
+        if dimension.dim_param in renamed:
+            dimension.dim_param = renamed[dimension.dim_param]
 
 
 def _is_formula(symbol: str, plain: set[str]) -> bool:
@@ -124,11 +124,11 @@ def tell_sizes(graph: GraphProto, told: Mapping[str, int | str]) -> None:
         value: int | str = symbol
         while isinstance(value, str) and value in told:
             value = told[value]
-        for item in _dimensions(graph):
-            if item.dim_param == symbol and isinstance(value, int):
-                item.dim_value = value
-            elif item.dim_param:
-                item.dim_param = re.sub(rf"\b{symbol}\b", str(value), item.dim_param)
+        for dimension in _dimensions(graph):
+            if dimension.dim_param == symbol and isinstance(value, int):
+                dimension.dim_value = value
+            elif dimension.dim_param:
+                dimension.dim_param = re.sub(rf"\b{symbol}\b", str(value), dimension.dim_param)
 
 
 def _fresh(text: str, used: set[str]) -> str:

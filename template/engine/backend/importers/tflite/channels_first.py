@@ -67,8 +67,8 @@ class _Turned:
                 return
         elif name == "relax.concat" and isinstance(value.args[0], relax.Tuple):
             fields = list(value.args[0].fields)
-            if any(item in self._first for item in fields):
-                parts = relax.Tuple([self.first(item) for item in fields])
+            if any(field in self._first for field in fields):
+                parts = relax.Tuple([self.first(field) for field in fields])
                 turned = relax.op.concat(parts, _FIRST.index(int(attributes.axis) % 4))
         if turned is not None:
             self._first[var] = self.builder.emit(turned)
@@ -78,7 +78,7 @@ class _Turned:
     def last(self, expr: relax.Expr) -> relax.Expr:
         """Return a value as it was, also in a tuple."""
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self.last(item) for item in expr.fields])
+            return relax.Tuple([self.last(field) for field in expr.fields])
         if expr in self._first and expr not in self._last:
             self._last[expr] = self.builder.emit(relax.op.permute_dims(self._first[expr], _LAST))
         return self._last.get(expr, expr) if isinstance(expr, relax.Var) else expr
@@ -97,14 +97,14 @@ class _Turned:
         if isinstance(value, relax.TupleGetItem):
             return relax.TupleGetItem(self.last(value.tuple_value), value.index)
         if isinstance(value, relax.Call):
-            return with_arguments(value, [self.last(item) for item in value.args])
+            return with_arguments(value, [self.last(operand) for operand in value.args])
         return self.last(value)
 
     def _image(self, name: str, call: relax.Call, attributes: tvm.ir.Attrs) -> relax.Expr | None:
         """Return a convolution, pool, resize or padding of an image with the channels first."""
         data = call.args[0]
         if name == "relax.nn.pad" and data in self._first and attributes.pad_mode == "constant":
-            widths = np.reshape([int(item) for item in attributes.pad_width], (4, 2))[_FIRST]
+            widths = np.reshape([int(number) for number in attributes.pad_width], (4, 2))[_FIRST]
             return relax.op.nn.pad(
                 self.first(data), widths.reshape(-1).tolist(), "constant", attributes.pad_value
             )
@@ -112,28 +112,28 @@ class _Turned:
             return None
         own = {key: getattr(attributes, key) for key in _KEPT[name]}
         if "roi" in own:
-            own["roi"] = [float(item) for item in own["roi"]]
+            own["roi"] = [float(number) for number in own["roi"]]
         if not name.startswith("relax.nn.conv2d"):
             return function_of(name)(self.first(data), *call.args[1:], **own)
-        wanted = "IOHW" if name == "relax.nn.conv2d_transpose" else "OIHW"
-        order = [str(attributes.kernel_layout).index(axis) for axis in wanted]
+        layout = "IOHW" if name == "relax.nn.conv2d_transpose" else "OIHW"
+        order = [str(attributes.kernel_layout).index(axis) for axis in layout]
         weight = self.last(call.args[1])
         if order != sorted(order):
             weight = self.builder.emit(relax.op.permute_dims(weight, order))
-        return function_of(name)(self.first(data), weight, **own, kernel_layout=wanted)
+        return function_of(name)(self.first(data), weight, **own, kernel_layout=layout)
 
     def _pointwise(self, name: str, call: relax.Call) -> relax.Expr | None:
         """Return an element-wise op with at least one turned operand."""
-        if not any(item in self._first for item in call.args):
+        if not any(operand in self._first for operand in call.args):
             return None
         parameters = name in ("relax.quantize", "relax.dequantize")
         arguments: list[relax.Expr] = []
-        for item in call.args:
-            rank = item.ty.ndim if isinstance(item.ty, relax.TensorType) else 0
+        for operand in call.args:
+            rank = operand.ty.ndim if isinstance(operand.ty, relax.TensorType) else 0
             if rank == 0:
-                arguments.append(self.last(item))
-            elif (rank == 4 or isinstance(item, Constant)) and not (parameters and arguments):
-                arguments.append(self.first(item))
+                arguments.append(self.last(operand))
+            elif (rank == 4 or isinstance(operand, Constant)) and not (parameters and arguments):
+                arguments.append(self.first(operand))
             else:
                 return None
         # Without its type, which is that of the original.

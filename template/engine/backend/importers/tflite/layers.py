@@ -153,14 +153,14 @@ class Layers(Tensors):
         value, (_, *given, _) = self.get_tensor_expr(data), self.get_tensor_shape(data)
         sizes = self.integers(size)
         both = list(zip(given, sizes, strict=True))
-        found = [_nearest(*pair, aligned, centred) for pair in both]
+        nearest = [_nearest(*pair, aligned, centred) for pair in both]
         if not aligned:
             exact = [_exact_nearest(*pair, centred) for pair in both]
-            if all(map(np.array_equal, found, exact)):
+            if all(map(np.array_equal, nearest, exact)):
                 how = ("half_pixel", "round_prefer_ceil") if centred else ("asymmetric", "floor")
                 return _resized(value, sizes, "nearest_neighbor", *how)
         # The op has no such rounding.
-        for axis, places in enumerate(found, 1):
+        for axis, places in enumerate(nearest, 1):
             value = relax.op.take(value, constant(places), axis)
         return value
 
@@ -175,17 +175,12 @@ class Layers(Tensors):
         if padded != shape:
             rest = [0] * (2 * (len(shape) - count - 1))
             value = relax.op.nn.pad(value, [0, 0, *widths, *rest])
-        inner = [
-            item
-            for size, step in zip(padded[1:], blocks, strict=False)
-            for item in (size // step, step)
-        ]
+        sizes = [size // step for size, step in zip(padded[1:], blocks, strict=False)]
+        inner = [part for pair in zip(sizes, blocks, strict=True) for part in pair]
         value = relax.op.reshape(value, [padded[0], *inner, *padded[count + 1 :]])
-        outer = list(range(1, 2 * count, 2))
-        steps = [axis + 1 for axis in outer]
+        outer, steps = range(1, 2 * count, 2), range(2, 2 * count + 1, 2)
         rest = list(range(2 * count + 1, count + len(padded)))
         value = relax.op.permute_dims(value, [*steps, 0, *outer, *rest])
-        sizes = [size // step for size, step in zip(padded[1:], blocks, strict=False)]
         batch = padded[0] * math.prod(blocks)
         return relax.op.reshape(value, [batch, *sizes, *padded[count + 1 :]])
 
@@ -195,7 +190,7 @@ class Layers(Tensors):
         count, shape = len(blocks), self.get_tensor_shape(data)
         batch, rest = shape[0] // math.prod(blocks), shape[count + 1 :]
         value = relax.op.reshape(self.get_tensor_expr(data), [*blocks, batch, *shape[1:]])
-        pairs = [item for axis in range(count) for item in (count + 1 + axis, axis)]
+        pairs = [place for axis in range(count) for place in (count + 1 + axis, axis)]
         last = list(range(2 * count + 1, count + len(shape)))
         value = relax.op.permute_dims(value, [count, *pairs, *last])
         sizes = [size * step for size, step in zip(shape[1:], blocks, strict=False)]
@@ -212,21 +207,21 @@ def _resized(
     return relax.op.image.resize2d(value, tuple(sizes), None, "NHWC", method, coordinates, rounding)
 
 
-def _nearest(given: int, wanted: int, aligned: bool, centred: bool) -> Array:
+def _nearest(given: int, count: int, aligned: bool, centred: bool) -> Array:
     """Return the place that each pixel is read from, in the arithmetic of LiteRT."""
     single = np.float32
-    scale = single(given) / single(wanted)
-    if aligned and wanted > 1:
-        scale = single(given - 1) / single(wanted - 1)
-    exact = (np.arange(wanted, dtype=single) + single(0.5 if centred else 0)) * scale
+    scale = single(given) / single(count)
+    if aligned and count > 1:
+        scale = single(given - 1) / single(count - 1)
+    exact = (np.arange(count, dtype=single) + single(0.5 if centred else 0)) * scale
     # Halves are rounded away from zero.
     places = np.floor(exact + single(0.5)) if aligned else np.floor(exact)
-    found: Array = np.clip(places, 0, given - 1).astype("int64")
-    return found
+    clipped: Array = np.clip(places, 0, given - 1).astype("int64")
+    return clipped
 
 
-def _exact_nearest(given: int, wanted: int, centred: bool) -> Array:
+def _exact_nearest(given: int, count: int, centred: bool) -> Array:
     offset = Fraction(1, 2) if centred else 0
-    places = [math.floor((place + offset) * Fraction(given, wanted)) for place in range(wanted)]
-    found: Array = np.clip(np.array(places, "int64"), 0, given - 1)
-    return found
+    places = [math.floor((place + offset) * Fraction(given, count)) for place in range(count)]
+    clipped: Array = np.clip(np.array(places, "int64"), 0, given - 1)
+    return clipped

@@ -68,10 +68,10 @@ class Places(Tensors):
         value = relax.op.gather_nd(value, indices, batches)
         if not between:
             return value
-        found = list(range(batches, rank))
+        chosen = list(range(batches, rank))
         moved = [rank + place for place in range(len(between))]
         rest = [rank + len(between) + place for place in range(len(last))]
-        return relax.op.permute_dims(value, [*first, *moved, *found, *rest])
+        return relax.op.permute_dims(value, [*first, *moved, *chosen, *rest])
 
     def _gather_nd(self, op: tflite.Operator) -> relax.Expr:
         data, indices = map(self.get_tensor_expr, self.get_input_tensors(op))
@@ -112,8 +112,8 @@ class Places(Tensors):
         (depth,), indices = self.integers(count), self.get_tensor_expr(index)
         dtype, rank = self.dtype(on), len(self.get_tensor_shape(index))
         if self.is_constant(on) and self.is_constant(off) and dtype != "bool":
-            one, other = (_scalar(self.stored(item).item(), dtype) for item in (on, off))
-            return relax.op.one_hot(indices, one, other, depth, axis)
+            of_true, of_false = (_scalar(self.stored(scalar).item(), dtype) for scalar in (on, off))
+            return relax.op.one_hot(indices, of_true, of_false, depth, axis)
         axis = axis_of(axis, rank + 1)
         shape = [-1 if place == axis else 1 for place in range(rank + 1)]
         places = constant(np.arange(depth, dtype=self.dtype(index)).reshape(shape))
@@ -132,8 +132,8 @@ class Places(Tensors):
             # So old converters write a scalar.
             sizes = []
         if -1 in sizes:
-            known = -math.prod(sizes)
-            sizes = [elements // max(known, 1) if size == -1 else size for size in sizes]
+            count = -math.prod(sizes)
+            sizes = [elements // max(count, 1) if size == -1 else size for size in sizes]
         return relax.op.reshape(self.get_tensor_expr(data), sizes)
 
     def _reverse(self, op: tflite.Operator) -> relax.Expr:
@@ -192,22 +192,17 @@ class Places(Tensors):
         options = self.options(op, tflite.StridedSliceOptions)
         data, *numbers = self.get_input_tensors(op)
         begins, ends, strides = map(self.integers, numbers)
-        masks = {
-            "begin": options.BeginMask(),
-            "end": options.EndMask(),
-            "ellipsis": options.EllipsisMask(),
-            "new": options.NewAxisMask(),
-            "shrink": options.ShrinkAxisMask(),
-        }
+        count = range(len(begins))
         has = {
-            name: [bool(mask >> place & 1) for place in range(len(begins))]
-            for name, mask in masks.items()
+            name: [bool(mask >> place & 1) for place in count]
+            for name, mask in (
+                *(("begin", options.BeginMask()), ("end", options.EndMask())),
+                *(("ellipsis", options.EllipsisMask()), ("new", options.NewAxisMask())),
+                ("shrink", options.ShrinkAxisMask()),
+            )
         }
         shape = self.get_tensor_shape(data)
-        taken = [
-            not new and not rest for new, rest in zip(has["new"], has["ellipsis"], strict=True)
-        ]
-        rest = len(shape) - sum(taken)
+        rest = len(shape) - sum(not (has["new"][i] or has["ellipsis"][i]) for i in count)
         sizes: list[int] = []
         cuts: list[tuple[int, int, int, int]] = []
         axis = 0
@@ -226,12 +221,12 @@ class Places(Tensors):
                 if has["shrink"][place]:
                     start, step = (start or 0) % size, 1
                     stop = start + 1
-                found = range(size)[start:stop:step]
-                if found != range(size):
-                    end = found.stop if found.stop >= 0 else -size - 1
-                    cuts.append((axis, found.start, end, step))
+                part = range(size)[start:stop:step]
+                if part != range(size):
+                    end = part.stop if part.stop >= 0 else -size - 1
+                    cuts.append((axis, part.start, end, step))
                 if not has["shrink"][place]:
-                    sizes.append(len(found))
+                    sizes.append(len(part))
                 axis += 1
         sizes += shape[axis:]
         if 0 in sizes:

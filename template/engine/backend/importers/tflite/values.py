@@ -13,7 +13,8 @@ from tvm import relax
 from .tensors import Tensors, constant
 
 Arg = Callable[[relax.Expr, int], relax.Expr]
-Compare = Callable[[relax.Expr, relax.Expr], relax.Expr]
+Unary = Callable[[relax.Expr], relax.Expr]
+Binary = Callable[[relax.Expr, relax.Expr], relax.Expr]
 Reduce = Callable[[relax.Expr, Sequence[int], bool], relax.Expr]
 _REDUCTIONS = {
     "MEAN": relax.op.mean,
@@ -41,12 +42,12 @@ class Values(Tensors):
             "NON_MAX_SUPPRESSION_V5": partial(self._boxes, self.convert_nms_v5),
             "NOT_EQUAL": partial(self._equal, relax.op.not_equal),
             "PADV2": self._pad,
-            "POW": self._power,
+            "POW": partial(self._of_inputs, relax.op.power),
             "RANGE": self._range,
             "SELECT": self._select,
             "SHAPE": self._shape,
-            "SQUARE": self._square,
-            "SQUARED_DIFFERENCE": self._squared_difference,
+            "SQUARE": partial(self._of_inputs, relax.op.square),
+            "SQUARED_DIFFERENCE": partial(self._of_inputs, _squared_difference),
         }
         self.convert_map |= {
             name: partial(self._reduce, function) for name, function in _REDUCTIONS.items()
@@ -60,21 +61,21 @@ class Values(Tensors):
         return relax.op.astype(function(self.get_tensor_expr(data), place), self.dtype(result))
 
     def _broadcast_args(self, op: tflite.Operator) -> relax.Expr:
-        one, other = self.get_input_tensors(op)
-        shape = np.broadcast_shapes(self.integers(one), self.integers(other))
-        return constant(np.array(shape, self.dtype(one)))
+        x, y = self.get_input_tensors(op)
+        shape = np.broadcast_shapes(self.integers(x), self.integers(y))
+        return constant(np.array(shape, self.dtype(x)))
 
     def _boxes(
         self, convert: Callable[[tflite.Operator], relax.Expr], op: tflite.Operator
     ) -> relax.Expr:
         """Return boxes, their scores and their count, with zeros behind the last one."""
-        *found, count = convert(op).fields
+        *fields, count = convert(op).fields
         (most,) = self.integers(self.get_input_tensors(op)[2])
         is_box = relax.op.less(constant(np.arange(most, dtype="int32")), count)
-        kept = []
-        for item in map(self.bb.normalize, found):
-            zero = relax.const(0, str(item.ty.dtype))
-            kept.append(relax.op.where(is_box, item, zero))
+        kept = [
+            relax.op.where(is_box, field, relax.const(0, str(field.ty.dtype)))
+            for field in map(self.bb.normalize, fields)
+        ]
         return relax.Tuple([*kept, count])
 
     def _bucketize(self, op: tflite.Operator) -> relax.Expr:
@@ -97,10 +98,10 @@ class Values(Tensors):
         value = relax.op.cumsum(value, place, self.dtype(data), options.Exclusive())
         return relax.op.flip(value, place) if options.Reverse() else value
 
-    def _equal(self, function: Compare, op: tflite.Operator) -> relax.Expr:
-        one, other = self.get_input_tensors(op)
-        values = [self.get_tensor_expr(one), self.get_tensor_expr(other)]
-        if self.dtype(one) != "bool":
+    def _equal(self, function: Binary, op: tflite.Operator) -> relax.Expr:
+        x, y = self.get_input_tensors(op)
+        values = [self.get_tensor_expr(x), self.get_tensor_expr(y)]
+        if self.dtype(x) != "bool":
             return function(*values)
         differ = relax.op.logical_xor(*values)
         return differ if function is relax.op.not_equal else relax.op.logical_not(differ)
@@ -116,9 +117,8 @@ class Values(Tensors):
             self.get_tensor_expr(data), self.integers(padding), "constant", number
         )
 
-    def _power(self, op: tflite.Operator) -> relax.Expr:
-        one, other = self.get_input_tensors(op)
-        return relax.op.power(self.get_tensor_expr(one), self.get_tensor_expr(other))
+    def _of_inputs(self, function: Unary | Binary, op: tflite.Operator) -> relax.Expr:
+        return function(*map(self.get_tensor_expr, self.get_input_tensors(op)))
 
     def _range(self, op: tflite.Operator) -> relax.Expr:
         tensors = self.get_input_tensors(op)
@@ -139,22 +139,19 @@ class Values(Tensors):
         return relax.op.divide(relax.op.sum(value, axes, keeps), relax.const(count, dtype))
 
     def _select(self, op: tflite.Operator) -> relax.Expr:
-        condition, one, other = self.get_input_tensors(op)
+        condition, x, y = self.get_input_tensors(op)
         value, shape = self.get_tensor_expr(condition), self.get_tensor_shape(condition)
-        rank = len(self.get_tensor_shape(one))
+        rank = len(self.get_tensor_shape(x))
         if len(shape) == 1 and rank > 1:
             # It selects rows.
             value = relax.op.reshape(value, [*shape, *[1] * (rank - 1)])
-        return relax.op.where(value, self.get_tensor_expr(one), self.get_tensor_expr(other))
+        return relax.op.where(value, self.get_tensor_expr(x), self.get_tensor_expr(y))
 
     def _shape(self, op: tflite.Operator) -> relax.Expr:
         (data,), (result,) = self.get_input_tensors(op), self.get_output_tensors(op)
         # The options repeat the type of the result.
         return constant(np.array(self.get_tensor_shape(data), self.dtype(result)))
 
-    def _square(self, op: tflite.Operator) -> relax.Expr:
-        return relax.op.square(self.get_tensor_expr(self.get_input_tensors(op)[0]))
 
-    def _squared_difference(self, op: tflite.Operator) -> relax.Expr:
-        one, other = map(self.get_tensor_expr, self.get_input_tensors(op))
-        return relax.op.square(relax.op.subtract(one, other))
+def _squared_difference(x: relax.Expr, y: relax.Expr) -> relax.Expr:
+    return relax.op.square(relax.op.subtract(x, y))

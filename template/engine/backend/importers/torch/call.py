@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.uint16}
 
 
-def refuse(node: torch.fx.Node, text: str) -> NoReturn:
-    """Raise that something about a node is not supported."""
-    raise ValueError(f"torch node {node.name!r} ({node.target}): {text}")
+def refusal_of(node: torch.fx.Node, text: str) -> ValueError:
+    """Return the error that something about a node is not supported."""
+    return ValueError(f"torch node {node.name!r} ({node.target}): {text}")
 
 
 def op_name(node: torch.fx.Node) -> str:
@@ -35,8 +35,6 @@ def op_name(node: torch.fx.Node) -> str:
 class Call:
     """A call of an op, and what its converter needs.
 
-    `node`: the node.
-    `importer`: the importer that reads it.
     `constants`: the tensors whose values are known, by the name of the node.
     """
 
@@ -50,9 +48,9 @@ class Call:
     def arguments_of(node: torch.fx.Node) -> dict[str, Any]:
         """Return all arguments of a node by name, with their defaults."""
         schema = node.target._schema.arguments
-        found = {item.name: item.default_value for item in schema if item.has_default_value()}
-        names = [item.name for item in schema if not item.kwarg_only]
-        return {**found, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+        defaults = {arg.name: arg.default_value for arg in schema if arg.has_default_value()}
+        names = [arg.name for arg in schema if not arg.kwarg_only]
+        return {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
 
     def __getitem__(self, name: str) -> Any:
         """Return an argument, or its default; None if the op has none of this name."""
@@ -65,11 +63,17 @@ class Call:
 
     def refuse(self, text: str) -> NoReturn:
         """Raise that something about it is not supported."""
-        refuse(self.node, text)
+        raise refusal_of(self.node, text)
 
     def emit(self, value: relax.Expr) -> relax.Var:
         """Bind an expression to a variable."""
         return self._importer.block_builder.emit(value)
+
+    def bound(self, value: relax.Expr) -> relax.Expr:
+        """Return the variable of a call, or a tuple of such; others as they are."""
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self.bound(field) for field in value.fields])
+        return self.emit(value) if isinstance(value, (relax.Call, relax.TupleGetItem)) else value
 
     def by_tvm(self) -> relax.Expr:
         """Return what TVM's own converter makes of the node."""
@@ -94,8 +98,7 @@ class Call:
 
     def common_type(self, *names: str) -> str:
         """Return the type in which PyTorch computes with some arguments."""
-        one, other = (self._meta(self[name]) for name in names)
-        return self.type_name(torch.result_type(one, other))
+        return self.type_name(torch.result_type(*(self._meta(self[name]) for name in names)))
 
     @staticmethod
     def _meta(given: Any) -> Any:
@@ -133,6 +136,7 @@ class Call:
 
     def cast(self, value: relax.Expr, dtype: str) -> relax.Expr:
         """Return a tensor in a type."""
+        value = self.bound(value)
         return value if value.ty.dtype == dtype else self.emit(relax.op.astype(value, dtype))
 
     def scalar(self, size: relax.Expr, dtype: str = "int64") -> relax.Expr:
@@ -173,12 +177,12 @@ class Call:
 
     def sizes(self, given: Sequence[Any]) -> list[Size]:
         """Return sizes among the arguments, of which each must be known or be one of the inputs."""
-        found = self.known_sizes(
+        known = self.known_sizes(
             [item.meta.get("val") if isinstance(item, torch.fx.Node) else item for item in given]
         )
-        if found is None:
+        if known is None:
             self.refuse("it needs a size that only the run knows; supported are sizes of inputs")
-        return found
+        return known
 
     def known_sizes(self, given: Sequence[Any]) -> list[Size] | None:
         """Return sizes that the program declares; None if only the run knows one."""
@@ -189,9 +193,9 @@ class Call:
         ty = relax.TensorType(sizes, value.ty.dtype)
         return self._importer.block_builder.match_cast(value, ty)
 
-    def is_same(self, one: Size, other: Size) -> bool:
+    def is_same(self, x: Size, y: Size) -> bool:
         """Whether two sizes are the same, whatever those of the inputs are."""
-        return self._importer.sizes.is_same(one, other)
+        return self._importer.sizes.is_same(x, y)
 
     def is_natural(self, size: Size) -> bool:
         """Whether a size is 0 or more, whatever those of the inputs are."""
@@ -200,13 +204,13 @@ class Call:
     def fixed_sizes(self, value: relax.Expr, axes: Sequence[int]) -> list[int]:
         """Return sizes that must be known."""
         sizes = sizes_of(value)
-        found = [sizes[axis] for axis in axes]
-        if not all(isinstance(size, int) for size in found):
+        chosen = [sizes[axis] for axis in axes]
+        if not all(isinstance(size, int) for size in chosen):
             self.refuse(
                 f"it needs the sizes of the axes {list(axes)}, which are open; export the model "
                 "with fixed sizes of these"
             )
-        return [size for size in found if isinstance(size, int)]
+        return [size for size in chosen if isinstance(size, int)]
 
     # ---- Quantized ops --------------------------------------------------------------------------
 
@@ -232,11 +236,7 @@ class Call:
         array = self.constant(name)
         if array is None:
             scale = self._flat(name) if vector else self.value(name)
-            return (
-                scale
-                if scale.ty.dtype != "float64"
-                else self.emit(relax.op.astype(scale, "float32"))
-            )
+            return self.cast(scale, "float32") if scale.ty.dtype == "float64" else scale
         kept = array.dtype if array.dtype in (np.float16, np.float32) else np.dtype("float32")
         return constant_of(array.astype(kept), vector)
 
@@ -247,8 +247,7 @@ class Call:
             return relax.const(0, dtype)
         array = self.constant(name)
         if array is None:
-            zero = self._flat(name) if vector else self.value(name)
-            return zero if zero.ty.dtype == dtype else self.emit(relax.op.astype(zero, dtype))
+            return self.cast(self._flat(name) if vector else self.value(name), dtype)
         limits = np.iinfo(dtype)
         if array.dtype.kind == "f" and np.any(array != np.round(array)):
             self.refuse("its zero points are not integers; supported are integers")
@@ -257,8 +256,11 @@ class Call:
         return constant_of(array.astype(dtype), vector)
 
 
+Make = Callable[..., relax.Expr]
+"""An op of Relax, or what makes several of them."""
+
 Rule = Callable[[Call], relax.Expr]
-"""What converts an op."""
+"""What converts an op; the calls that it returns, and those inside of them, get variables."""
 
 
 def is_real(dtype: str) -> bool:
@@ -269,6 +271,18 @@ def is_real(dtype: str) -> bool:
 def sizes_of(value: relax.Expr) -> list[Size]:
     """Return the sizes of a tensor."""
     return [getattr(size, "value", size) for size in value.ty.shape.values]
+
+
+def permuted(op: Call, value: relax.Expr, order: Sequence[int]) -> relax.Expr:
+    """Return a tensor with its axes in another order; the same one if they are in it."""
+    if list(order) == sorted(order):
+        return value
+    return op.emit(relax.op.permute_dims(value, list(order)))
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """Return the order that undoes another."""
+    return [list(order).index(axis) for axis in range(len(order))]
 
 
 def constant_of(array: Array, vector: bool) -> relax.Expr:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from tvm import relax
@@ -18,128 +19,96 @@ _MEAN = (relax.op.nn.avg_pool1d, relax.op.nn.avg_pool2d, relax.op.nn.avg_pool3d)
 _LAYOUTS = ("NCW", "NCHW", "NCDHW")
 
 
-def _with_batch(op: Call, axes: int) -> tuple[relax.Expr, bool]:
-    """Return the data with a batch, and whether it had none."""
-    x = op.value("input" if "input" in op.arguments else "self")
-    if x.ty.ndim == axes + 2:
-        return x, False
-    return op.emit(relax.op.expand_dims(x, axis=0)), True
-
-
-def _without_batch(op: Call, x: relax.Expr, is_added: bool) -> relax.Expr:
-    return op.emit(relax.op.squeeze(x, axis=[0])) if is_added else x
-
-
 def _dimensions(op: Call) -> int:
     """Return how many axes are pooled: the digit in the name."""
     return next(int(letter) for letter in op.name if letter.isdigit())
 
 
-def _mean_pool(op: Call) -> relax.Expr:
-    axes = _dimensions(op)
-    x, is_added = _with_batch(op, axes)
-    kernel, padding = each(op["kernel_size"], axes), each(op["padding"], axes)
-    stride = each(op["stride"], axes) if op["stride"] else kernel
+def _batched(pool: Callable[[Call, relax.Expr], list[relax.Expr]], op: Call) -> relax.Expr:
+    """Pool data that may lack a batch; return the values, and the index if something reads it."""
+    x = op.value("input" if "input" in op.arguments else "self")
+    has_batch = x.ty.ndim == _dimensions(op) + 2
+    results = pool(op, x if has_batch else op.emit(relax.op.expand_dims(x, axis=0)))
+    if not has_batch:
+        results = [relax.op.squeeze(result, axis=[0]) for result in results]
+    return relax.Tuple(results) if len(results) > 1 else results[0]
+
+
+class _Window:
+    """How the window of a pool moves, each as a list by axis."""
+
+    def __init__(self, op: Call) -> None:
+        axes = _dimensions(op)
+        self.size = each(op["kernel_size"], axes)
+        self.padding = each(op["padding"], axes)
+        self.stride = each(op["stride"], axes) if op["stride"] else self.size
+        self.dilation = each(op["dilation"] or 1, axes)
+        self.counts = op.result.shape[-axes:]
+        """How many windows there are."""
+
+    def starts(self, axis: int) -> Array:
+        """Return where each window begins along an axis."""
+        return np.arange(int(self.counts[axis])) * self.stride[axis] - self.padding[axis]
+
+
+def _mean_pool(op: Call, x: relax.Expr) -> list[relax.Expr]:
+    axes, window = _dimensions(op), _Window(op)
     divisor = op["divisor_override"]
     includes = bool(op["count_include_pad"]) or divisor is not None
-    ceil = bool(op["ceil_mode"])
-    before, after = padding, list(padding)
-    if ceil:
+    beyond = [0] * axes
+    if op["ceil_mode"]:
         # What the last window reads beyond the padding never counts, whereas Relax counts it.
-        result = op.result.shape[-axes:]
         sizes = op.fixed_sizes(x, range(2, axes + 2))
+        parts = zip(window.counts, window.stride, window.size, sizes, window.padding, strict=True)
         beyond = [
             max(0, (int(count) - 1) * step + width - size - 2 * pad)
-            for count, step, width, size, pad in zip(
-                result, stride, kernel, sizes, padding, strict=True
-            )
+            for count, step, width, size, pad in parts
         ]
-        after = [pad + more for pad, more in zip(padding, beyond, strict=True)]
-        if any(beyond) and includes:
-            return _without_batch(
-                op, _counted_pool(op, x, kernel, stride, padding, beyond, divisor), is_added
-            )
-    result = op.emit(
-        _MEAN[axes - 1](
-            x,
-            pool_size=kernel,
-            strides=stride,
-            padding=[*before, *after],
-            ceil_mode=False,
-            count_include_pad=includes,
-            layout=_LAYOUTS[axes - 1],
-        )
+    after = [pad + more for pad, more in zip(window.padding, beyond, strict=True)]
+    result = _MEAN[axes - 1](
+        x,
+        pool_size=window.size,
+        strides=window.stride,
+        padding=[*window.padding, *after],
+        ceil_mode=False,
+        count_include_pad=includes,
+        layout=_LAYOUTS[axes - 1],
     )
-    if divisor is not None:
-        factor = math.prod(kernel) / divisor
-        result = op.emit(relax.op.multiply(result, relax.const(factor, op.result_type)))
-    return _without_batch(op, result, is_added)
+    counts: Array | None = None if divisor is None else np.array(divisor)
+    if any(beyond) and includes:
+        # The sum of each window is divided by a number of its own.
+        own = np.ones(())
+        for axis, size in enumerate(sizes):
+            starts = window.starts(axis)
+            ends = np.minimum(starts + window.size[axis], size + window.padding[axis])
+            own = np.multiply.outer(own, ends - starts)
+        counts = own if counts is None else np.full_like(own, divisor)
+    if counts is None:
+        return [result]
+    factors = relax.const(math.prod(window.size) / counts, op.result_type)
+    return [relax.op.multiply(result, factors)]
 
 
-def _counted_pool(
-    op: Call,
-    x: relax.Expr,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    beyond: list[int],
-    divisor: int | None,
-) -> relax.Expr:
-    """Divide the sum of each window by a number of its own."""
-    axes = len(kernel)
-    pool = op.emit(
-        _MEAN[axes - 1](
-            x,
-            pool_size=kernel,
-            strides=stride,
-            padding=[*padding, *(pad + more for pad, more in zip(padding, beyond, strict=True))],
-            ceil_mode=False,
-            count_include_pad=True,
-            layout=_LAYOUTS[axes - 1],
-        )
-    )
-    sizes = op.fixed_sizes(x, range(2, axes + 2))
-    counts = np.ones(())
-    for axis in range(axes):
-        starts = np.arange(int(op.result.shape[axis - axes])) * stride[axis] - padding[axis]
-        ends = np.minimum(starts + kernel[axis], sizes[axis] + padding[axis])
-        counts = np.multiply.outer(counts, ends - starts)
-    if divisor is not None:
-        counts = np.full_like(counts, divisor)
-    return op.emit(relax.op.multiply(pool, relax.const(math.prod(kernel) / counts, op.result_type)))
-
-
-def _max_pool(op: Call) -> relax.Expr:
-    axes = _dimensions(op)
-    x, is_added = _with_batch(op, axes)
-    kernel, padding = each(op["kernel_size"], axes), each(op["padding"], axes)
-    stride = each(op["stride"], axes) if op["stride"] else kernel
-    dilation = each(op["dilation"], axes)
-    ceil = bool(op["ceil_mode"])
+def _max_pool(op: Call, x: relax.Expr) -> list[relax.Expr]:
+    axes, window = _dimensions(op), _Window(op)
     if str(x.ty.dtype) == "bool":
         op.refuse("elements of type bool are not supported; supported are numbers")
-    values = op.emit(
-        _MAX[axes - 1](
-            x,
-            pool_size=kernel,
-            strides=stride,
-            padding=padding,
-            dilation=dilation,
-            ceil_mode=ceil,
-            layout=_LAYOUTS[axes - 1],
-        )
+    values = _MAX[axes - 1](
+        x,
+        pool_size=window.size,
+        strides=window.stride,
+        padding=window.padding,
+        dilation=window.dilation,
+        ceil_mode=bool(op["ceil_mode"]),
+        layout=_LAYOUTS[axes - 1],
     )
-    values = _without_batch(op, values, is_added)
     if not _reads_index(op):
-        return values
-    places = []
+        return [values]
+    values, places = op.emit(values), []
     for axis, size in enumerate(op.fixed_sizes(x, range(2, axes + 2))):
-        count = int(op.result.shape[axis - axes])
-        starts = np.arange(count) * stride[axis] - padding[axis]
-        window = starts[:, None] + np.arange(kernel[axis]) * dilation[axis]
-        places.append(_inside(window, size))
-    index = _index_of_largest(op, x, places)
-    return relax.Tuple([values, _without_batch(op, index, is_added)])
+        offsets = np.arange(window.size[axis]) * window.dilation[axis]
+        places.append(_inside(window.starts(axis)[:, None] + offsets, size))
+    return [values, _index_of_largest(op, x, places)]
 
 
 def _inside(window: Array, size: int) -> Array:
@@ -156,29 +125,25 @@ def _reads_index(op: Call) -> bool:
     return any(user.args[1:] == (1,) for user in op.node.users)
 
 
-def _adaptive_max_pool(op: Call) -> relax.Expr:
+def _adaptive_max_pool(op: Call, x: relax.Expr) -> list[relax.Expr]:
     axes = _dimensions(op)
-    x, is_added = _with_batch(op, axes)
     sizes = op.fixed_sizes(x, range(2, axes + 2))
     counts = [int(count) for count in op.result.shape[-axes:]]
     places = [_adaptive(size, count) for size, count in zip(sizes, counts, strict=True)]
     if all(size % count == 0 for size, count in zip(sizes, counts, strict=True)):
         kernel = [size // count for size, count in zip(sizes, counts, strict=True)]
         make, layout = _MAX[axes - 1], _LAYOUTS[axes - 1]
-        values = op.emit(make(x, pool_size=kernel, strides=kernel, layout=layout))
+        values = make(x, pool_size=kernel, strides=kernel, layout=layout)
     else:
-        values = op.emit(relax.op.max(_windows(op, x, places), -1))
-    values = _without_batch(op, values, is_added)
-    if not _reads_index(op):
-        return values
-    index = _index_of_largest(op, x, places)
-    return relax.Tuple([values, _without_batch(op, index, is_added)])
+        values = relax.op.max(_windows(op, x, places), -1)
+    values = op.emit(values)
+    return [values, _index_of_largest(op, x, places)] if _reads_index(op) else [values]
 
 
 def _adaptive(size: int, count: int) -> Array:
     """Return the places that each of some windows reads along an axis."""
-    starts = [item * size // count for item in range(count)]
-    ends = [-(-(item + 1) * size // count) for item in range(count)]
+    starts = [number * size // count for number in range(count)]
+    ends = [-(-(number + 1) * size // count) for number in range(count)]
     widest = max(end - start for start, end in zip(starts, ends, strict=True))
     window = np.array(starts)[:, None] + np.arange(widest)
     places: Array = np.minimum(window, np.array(ends)[:, None] - 1)
@@ -192,17 +157,16 @@ def _windows(op: Call, x: relax.Expr, places: Sequence[Array]) -> relax.Expr:
         index = relax.const(window.reshape(-1).astype("int64"), "int64")
         x = op.emit(relax.op.take(x, index, axis=axis + 2))
     shape = [size for window in places for size in window.shape]
-    x = op.emit(relax.op.reshape(x, (*sizes_of(x)[:2], *shape)))
+    x = relax.op.reshape(x, (*sizes_of(x)[:2], *shape))
     order = [0, 1, *range(2, 2 * axes + 2, 2), *range(3, 2 * axes + 2, 2)]
     x = op.emit(relax.op.permute_dims(x, order))
     sizes = sizes_of(x)[: axes + 2]
-    return op.emit(relax.op.reshape(x, (*sizes, math.prod(item.shape[1] for item in places))))
+    return relax.op.reshape(x, (*sizes, math.prod(window.shape[1] for window in places)))
 
 
 def _index_of_largest(op: Call, x: relax.Expr, places: Sequence[Array]) -> relax.Expr:
     """Return the place of the largest element of each window, counted through all axes."""
-    emit, axes = op.emit, len(places)
-    chosen = emit(relax.op.argmax(_windows(op, x, places), -1))
+    axes, chosen = len(places), relax.op.argmax(_windows(op, x, places), -1)
     sizes = op.fixed_sizes(x, range(2, axes + 2))
     widths = [window.shape[1] for window in places]
     # A table of the place by window and element in it.
@@ -214,14 +178,17 @@ def _index_of_largest(op: Call, x: relax.Expr, places: Sequence[Array]) -> relax
     first = np.arange(len(table), dtype="int64") * table.shape[1]
     counts = [len(window) for window in places]
     offsets = relax.const(first.reshape(counts), "int64")
-    chosen = emit(relax.op.add(chosen, offsets))
-    return emit(relax.op.take(relax.const(table.reshape(-1), "int64"), chosen, axis=0))
+    chosen = relax.op.add(chosen, offsets)
+    return relax.op.take(relax.const(table.reshape(-1), "int64"), chosen, axis=0)
 
 
 RULES: dict[str, Rule] = {
-    **{f"aten.avg_pool{axes}d": _mean_pool for axes in (1, 2, 3)},
-    **{f"aten.max_pool{axes}d": _max_pool for axes in (1, 2, 3)},
-    **{f"aten.max_pool{axes}d_with_indices": _max_pool for axes in (1, 2, 3)},
-    **{f"aten.adaptive_max_pool{axes}d": _adaptive_max_pool for axes in (1, 2, 3)},
+    f"aten.{name.replace('?', str(axes))}": partial(_batched, pool)
+    for axes in (1, 2, 3)
+    for name, pool in (
+        ("avg_pool?d", _mean_pool),
+        ("max_pool?d", _max_pool),
+        ("max_pool?d_with_indices", _max_pool),
+        ("adaptive_max_pool?d", _adaptive_max_pool),
+    )
 }
-"""What converts an op, by its name without the overload."""

@@ -18,33 +18,17 @@ from torch.export.graph_signature import (
 
 from ..attributes.torch_unread import require_arguments
 from . import (
-    arithmetic as torch_arithmetic,
+    arithmetic,
+    functions,
+    images,
+    indexing,
+    pools,
+    products,
+    quantized,
+    reductions,
+    shapes,
 )
-from . import (
-    functions as torch_functions,
-)
-from . import (
-    images as torch_images,
-)
-from . import (
-    indexing as torch_indexing,
-)
-from . import (
-    operators as torch_operators,
-)
-from . import (
-    pools as torch_pools,
-)
-from . import (
-    products as torch_products,
-)
-from . import (
-    reductions as torch_reductions,
-)
-from . import (
-    shapes as torch_shapes,
-)
-from .call import Call, Rule, op_name, refuse
+from .call import Call, Rule, op_name, refusal_of
 from .names import Importer
 
 if TYPE_CHECKING:
@@ -52,15 +36,15 @@ if TYPE_CHECKING:
     from tvm import relax
 
 RULES: dict[str, Rule] = {
-    **torch_operators.RULES,
-    **torch_arithmetic.RULES,
-    **torch_functions.RULES,
-    **torch_images.RULES,
-    **torch_indexing.RULES,
-    **torch_pools.RULES,
-    **torch_products.RULES,
-    **torch_reductions.RULES,
-    **torch_shapes.RULES,
+    **quantized.RULES,
+    **arithmetic.RULES,
+    **functions.RULES,
+    **images.RULES,
+    **indexing.RULES,
+    **pools.RULES,
+    **products.RULES,
+    **reductions.RULES,
+    **shapes.RULES,
 }
 """What converts an op in place of TVM's importer, by the op's name without the overload."""
 
@@ -106,8 +90,7 @@ def _nodes(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
 
 def _is_quantized(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and (
-        getattr(node.target, "namespace", "") in _NAMESPACES
-        or op_name(node) in torch_operators.RULES
+        getattr(node.target, "namespace", "") in _NAMESPACES or op_name(node) in quantized.RULES
     )
 
 
@@ -116,10 +99,14 @@ def _decompositions(program: torch.export.ExportedProgram) -> dict[Any, Any]:
     table = torch.export.default_decompositions()
     # Its parts have sizes such as n // (n // 2), for which TVM takes minutes.
     table.pop(torch.ops.aten.pixel_unshuffle.default, None)
-    found = {node.target for node in _nodes(program) if _is_quantized(node)}
-    if found:
+    quantized_ops = {node.target for node in _nodes(program) if _is_quantized(node)}
+    if quantized_ops:
         # Some ops of torchao would be taken apart; they have converters here.
-        for target in (*found, torch.ops.aten.linear.default, torch.ops.aten.matmul.default):
+        for target in (
+            *quantized_ops,
+            torch.ops.aten.linear.default,
+            torch.ops.aten.matmul.default,
+        ):
             table.pop(target, None)
     return dict(table)
 
@@ -141,19 +128,14 @@ def _check_type(node: torch.fx.Node) -> None:
         return
     kind = str(value.dtype).removeprefix("torch.")
     if kind.startswith(("float4", "float8", "complex")):
-        refuse(
+        raise refusal_of(
             node,
             f"elements of type {kind} are not supported; supported are floats of 16, 32 and 64 "
             "bits, and integers",
         )
 
 
-_READ = (
-    InputKind.USER_INPUT,
-    InputKind.PARAMETER,
-    InputKind.BUFFER,
-    InputKind.CONSTANT_TENSOR,
-)
+_READ = (InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def _check_inputs(program: torch.export.ExportedProgram) -> None:
@@ -195,12 +177,12 @@ def _check_op(node: torch.fx.Node, given: Mapping[str, object]) -> None:
     if node.target.__name__ in given:
         return
     if _is_quantized(node) and op_name(node) not in RULES:
-        names = ", ".join(sorted(torch_operators.RULES.keys() - {"aten._int_mm"}))
-        refuse(node, f"this op is not supported; supported are {names}")
+        names = ", ".join(sorted(quantized.RULES.keys() - {"aten._int_mm"}))
+        raise refusal_of(node, f"this op is not supported; supported are {names}")
     if not isinstance(node.target, torch._ops.OpOverload):
         return
     if torch.Tag.nondeterministic_seeded in node.target.tags and _is_random(node):
-        refuse(
+        raise refusal_of(
             node,
             "it returns random numbers, other ones in each run; supported are models without "
             "them. If a dropout made them, call model.eval() before torch.export.export",
@@ -225,11 +207,11 @@ def _check_in_place(node: torch.fx.Node) -> None:
         isinstance(operand, torch.fx.Node)
         and operand.op == "call_function"
         and isinstance(operand.target, torch._ops.OpOverload)
-        and all(item.alias_info is None for item in operand.target._schema.returns)
+        and all(returned.alias_info is None for returned in operand.target._schema.returns)
         and len(operand.users) == 1
     )
     if not is_own:
-        refuse(
+        raise refusal_of(
             node,
             "it changes its operand in place, which others read; supported are programs after "
             "run_decompositions(), and run_ep_decomposition=True",
@@ -248,8 +230,7 @@ def _without_state(program: torch.export.ExportedProgram) -> torch.export.Export
 
     A buffer that is overwritten before it is read is no state.
     """
-    signature = program.graph_signature
-    specs = signature.output_specs
+    specs = program.graph_signature.output_specs
     if not any(spec.kind in _CHANGES for spec in specs):
         return program
     read = _read_buffers(program)
@@ -257,14 +238,10 @@ def _without_state(program: torch.export.ExportedProgram) -> torch.export.Export
         kind = _CHANGES.get(spec.kind)
         if kind is None or (kind == "buffer" and spec.target not in read):
             continue
-        hint = (
-            "; the model is in training mode: call model.eval() before torch.export.export"
-            if str(spec.target).endswith(("running_mean", "running_var", "num_batches_tracked"))
-            else ", and return it as a result"
-        )
-        what = (
-            f"Pass the {kind} as an input" if not hint.startswith(";") else "Buffers are constants"
-        )
+        what, hint = f"Pass the {kind} as an input", ", and return it as a result"
+        if str(spec.target).endswith(("running_mean", "running_var", "num_batches_tracked")):
+            what = "Buffers are constants"
+            hint = "; the model is in training mode: call model.eval() before torch.export.export"
         raise ValueError(
             f"the program changes its {kind} {spec.target!r} (torch node {spec.arg.name!r}), which "
             f"is state that lasts to the next call; supported are programs without state. {what}"
@@ -272,13 +249,12 @@ def _without_state(program: torch.export.ExportedProgram) -> torch.export.Export
         )
     # It may be the user's.
     program = copy.deepcopy(program)
-    signature = program.graph_signature
-    specs = signature.output_specs
+    specs = program.graph_signature.output_specs
     kept = [spec.kind not in _CHANGES for spec in specs]
     output = next(node for node in reversed(program.graph.nodes) if node.op == "output")
     values = output.args[0]
-    output.args = (tuple(item for item, keep in zip(values, kept, strict=True) if keep),)
-    signature.output_specs = [spec for spec in specs if spec.kind not in _CHANGES]
+    output.args = (tuple(value for value, keep in zip(values, kept, strict=True) if keep),)
+    program.graph_signature.output_specs = [spec for spec in specs if spec.kind not in _CHANGES]
     program.graph.eliminate_dead_code()
     return program
 
@@ -307,9 +283,7 @@ def _overwrites(user: torch.fx.Node, buffer: torch.fx.Node) -> bool:
 class _Converters:
     """What TVM calls for each op that has a rule.
 
-    `program`: the program that is read.
-    `keep_parameters`: whether its parameters are inputs of the result, so that their values are not
-    known.
+    `keep_parameters`: whether parameters are inputs of the result, so that no value is known.
     """
 
     def __init__(self, program: torch.export.ExportedProgram, keep_parameters: bool) -> None:
@@ -324,4 +298,5 @@ class _Converters:
         }
 
     def __call__(self, node: torch.fx.Node, importer: Importer) -> relax.Expr:
-        return RULES[op_name(node)](Call(node, importer, self._constants))
+        call = Call(node, importer, self._constants)
+        return call.bound(RULES[op_name(node)](call))

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from tvm import relax
 
+from ..sizes import tiled
 from .call import Call, Rule, sizes_of
 
 
@@ -16,16 +17,12 @@ def _repeated(op: Call) -> relax.Expr:
     data = op.value("self")
     counts = op.sizes(op["repeats"] if "repeats" in op.arguments else op["dims"])
     if all(isinstance(count, int) for count in counts):
-        return op.emit(relax.op.tile(data, counts))
+        return relax.op.tile(data, counts)
     rank = max(len(counts), data.ty.ndim)
     counts = [1] * (rank - len(counts)) + counts
     sizes = [1] * (rank - data.ty.ndim) + sizes_of(data)
-    apart = [size for pair in zip([1] * rank, sizes, strict=True) for size in pair]
-    wide = [size for pair in zip(counts, sizes, strict=True) for size in pair]
-    data = op.emit(relax.op.reshape(data, apart))
-    data = op.emit(relax.op.broadcast_to(data, wide))
     joined = [count * size for count, size in zip(counts, sizes, strict=True)]
-    return op.emit(relax.op.reshape(data, joined))
+    return tiled(data, sizes, counts, joined)
 
 
 def _padded(op: Call) -> relax.Expr:
@@ -77,25 +74,21 @@ def _reshaped(op: Call) -> relax.Expr:
     given = sizes_of(data)
     if len(given) == len(sizes) and all(map(op.is_same, given, sizes)):
         return data
-    count, wanted = math.prod(given), math.prod(sizes)
-    if not op.is_same(count, wanted):
+    count, count_of_result = math.prod(given), math.prod(sizes)
+    if not op.is_same(count, count_of_result):
         data = op.emit(relax.op.reshape(data, (-1,)))
-        data = op.checked(data, [wanted])
-    return op.emit(relax.op.reshape(data, sizes))
+        data = op.checked(data, [count_of_result])
+    return relax.op.reshape(data, sizes)
 
 
 def _squeezed(op: Call) -> relax.Expr:
     """Drop axes of one element; PyTorch keeps those whose size is open."""
     data, sizes = op.value("self"), op["self"].meta["val"].shape
     given = op["dim"] if "dim" in op.arguments else range(len(sizes))
-    named = [given] if isinstance(given, int) else given
-    wanted = {axis % max(len(sizes), 1) for axis in named}
-    axes = [
-        axis
-        for axis, size in enumerate(sizes)
-        if axis in wanted and isinstance(size, int) and size == 1
-    ]
-    return op.emit(relax.op.squeeze(data, axes)) if axes else data
+    named = {axis % max(len(sizes), 1) for axis in ([given] if isinstance(given, int) else given)}
+    is_one = [isinstance(size, int) and size == 1 for size in sizes]
+    axes = [axis for axis in range(len(sizes)) if axis in named and is_one[axis]]
+    return relax.op.squeeze(data, axes) if axes else data
 
 
 def _unshuffled(op: Call) -> relax.Expr:
@@ -105,11 +98,11 @@ def _unshuffled(op: Call) -> relax.Expr:
     rows, columns = height // block, width // block
     if not op.is_same(rows * block, height) or not op.is_same(columns * block, width):
         data = op.checked(data, [*rest, channels, rows * block, columns * block])
-    data = op.emit(relax.op.reshape(data, [*rest, channels, rows, block, columns, block]))
+    data = relax.op.reshape(data, [*rest, channels, rows, block, columns, block])
     first = len(rest)
     order = [*range(first), *(first + axis for axis in (0, 2, 4, 1, 3))]
-    data = op.emit(relax.op.permute_dims(data, order))
-    return op.emit(relax.op.reshape(data, [*rest, channels * block * block, rows, columns]))
+    data = relax.op.permute_dims(data, order)
+    return relax.op.reshape(data, [*rest, channels * block * block, rows, columns])
 
 
 def _counted(op: Call) -> relax.Expr:
@@ -119,21 +112,17 @@ def _counted(op: Call) -> relax.Expr:
     if not isinstance(step, int) or step > 0 or sizes is None or isinstance(sizes[0], int):
         return op.by_tvm()
     dtype = op.result_type
-    count = op.emit(relax.op.arange(0, sizes[0], 1, dtype=dtype))
+    count = relax.op.arange(0, sizes[0], 1, dtype=dtype)
     steps = op.emit(relax.op.multiply(count, relax.const(step, dtype)))
-    return op.emit(relax.op.add(steps, op.as_type(op["start"], dtype)))
+    return relax.op.add(steps, op.as_type(op["start"], dtype))
 
 
 RULES: dict[str, Rule] = {
     "aten.arange": _counted,
-    "aten.repeat": _repeated,
-    "aten.tile": _repeated,
+    **dict.fromkeys(("aten.repeat", "aten.tile"), _repeated),
     "aten.constant_pad_nd": _padded,
     "aten.split_with_sizes": _split,
     "aten.pixel_unshuffle": _unshuffled,
     "aten.squeeze": _squeezed,
-    "aten.reshape": _reshaped,
-    "aten.view": _reshaped,
-    "aten._unsafe_view": _reshaped,
+    **dict.fromkeys(("aten.reshape", "aten.view", "aten._unsafe_view"), _reshaped),
 }
-"""What converts an op, by its name without the overload."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
@@ -23,10 +24,7 @@ _MOST = 1 << 62
 
 
 class Sizes:
-    """The symbols of a program, by their names.
-
-    `program`: the program.
-    """
+    """The symbols of a program, by their names."""
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         self._ranges = {str(key): value for key, value in program.range_constraints.items()}
@@ -72,18 +70,18 @@ class Sizes:
         if not isinstance(value.ty, relax.TensorType) or value.ty.shape is None:
             return None
         sizes = [self._within(size) for size in value.ty.shape.values]
-        if all(one.same_as(other) for one, other in zip(sizes, value.ty.shape.values, strict=True)):
+        if all(x.same_as(y) for x, y in zip(sizes, value.ty.shape.values, strict=True)):
             return None
         return relax.TensorType(sizes, value.ty.dtype)
 
     def _within(self, size: tvm.ir.Expr) -> tvm.ir.Expr:
-        found = self._ranges.get(str(getattr(size, "name", "")))
-        if found is None:
+        limits = self._ranges.get(str(getattr(size, "name", "")))
+        if limits is None:
             return size
-        if _is_number(found.upper):
-            size = tirx.min(size, int(found.upper))
-        if _is_number(found.lower) and found.lower > 2:
-            size = tirx.max(size, int(found.lower))
+        if _is_number(limits.upper):
+            size = tirx.min(size, int(limits.upper))
+        if _is_number(limits.lower) and limits.lower > 2:
+            size = tirx.max(size, int(limits.lower))
         return size
 
     def comparison(
@@ -108,23 +106,23 @@ class Sizes:
         """
         if isinstance(size, bool) or not isinstance(size, (int, torch.SymInt)):
             return None
-        found = self._translated(_expression(size))
-        if found is None or isinstance(found, int):
-            return found
-        simple = self._analyzer.simplify(found)
+        translated = self._translated(_expression(size))
+        if translated is None or isinstance(translated, int):
+            return translated
+        simple = self._analyzer.simplify(translated)
         return int(simple) if isinstance(simple, tirx.IntImm) else simple
 
     def of_all(self, sizes: Sequence[object]) -> list[Size] | None:
         """Return the sizes of a tensor of the program; None if one is not known."""
-        found = [self.of(size) for size in sizes]
-        known = [size for size in found if size is not None]
-        return known if len(known) == len(found) else None
+        given = [self.of(size) for size in sizes]
+        known = [size for size in given if size is not None]
+        return known if len(known) == len(given) else None
 
-    def is_same(self, one: Size, other: Size) -> bool:
+    def is_same(self, x: Size, y: Size) -> bool:
         """Whether two sizes are the same, whatever those of the inputs are."""
-        if isinstance(one, int) and isinstance(other, int):
-            return one == other
-        return bool(self._analyzer.can_prove_equal(one, other))
+        if isinstance(x, int) and isinstance(y, int):
+            return x == y
+        return bool(self._analyzer.can_prove_equal(x, y))
 
     def is_natural(self, size: Size) -> bool:
         """Whether a size is 0 or more, whatever those of the inputs are."""
@@ -141,12 +139,12 @@ class Sizes:
             return self._symbols.get(str(expression))
         make = _FUNCTIONS.get(type(expression).__name__)
         parts = [self._translated(part) for part in expression.args]
-        known = [part for part in parts if part is not None]
-        if make is None or len(known) != len(parts):
+        operands = [part for part in parts if part is not None]
+        if make is None or len(operands) != len(parts):
             return None
-        if type(expression).__name__ == "Pow" and not isinstance(known[1], int):
+        if type(expression).__name__ == "Pow" and not isinstance(operands[1], int):
             return None
-        return reduce(make, known)
+        return reduce(make, operands)
 
 
 def _expression(size: int | torch.SymInt) -> Any:
@@ -166,14 +164,14 @@ def _power(base: Any, exponent: int) -> Any:
 
 
 _FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "Add": lambda one, other: one + other,
-    "Mul": lambda one, other: one * other,
+    "Add": operator.add,
+    "Mul": operator.mul,
     "Pow": _power,
-    "FloorDiv": lambda one, other: one // other,
-    "CleanDiv": lambda one, other: one // other,
-    "Mod": lambda one, other: one % other,
-    "PythonMod": lambda one, other: one % other,
-    "Max": lambda one, other: tirx.max(one, other),
-    "Min": lambda one, other: tirx.min(one, other),
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "Max": tirx.max,
+    "Min": tirx.min,
 }
 """What computes sizes, by the name that PyTorch and SymPy have for it."""

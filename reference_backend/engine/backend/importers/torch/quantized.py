@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from tvm import relax
 
-from .call import Call, Rule, op_name
+from .call import Call, Rule, inverse, op_name, permuted
 
 
 def _wide(op: Call, x: relax.Expr, *narrow: str) -> relax.Expr:
@@ -38,32 +39,20 @@ def _range(op: Call, dtype: str) -> tuple[int, int]:
     return (limits.min if low is None else int(low), limits.max if high is None else int(high))
 
 
-def _quantize_per_tensor(op: Call) -> relax.Expr:
-    dtype = op.integer("dtype")
-    scale, zero = op.scale("scale"), op.zero_point("zero_point", dtype)
-    quantized = relax.op.quantize(_data(op), scale, zero, axis=0, out_dtype=dtype)
+def _quantize(scale: str, zero_point: str, op: Call) -> relax.Expr:
+    """Quantize by one scale, or by one for each element of an axis."""
+    dtype, is_vector = op.integer("dtype"), "axis" in op.arguments
+    scales, zeros = op.scale(scale, is_vector), op.zero_point(zero_point, dtype, is_vector)
+    quantized = relax.op.quantize(_data(op), scales, zeros, op["axis"] or 0, dtype)
     return _clipped(op, op.emit(quantized), dtype)
 
 
-def _dequantize_per_tensor(op: Call) -> relax.Expr:
-    x = op.value("input")
-    scale, zero = op.scale("scale"), op.zero_point("zero_point", str(x.ty.dtype))
-    result = relax.op.dequantize(x, scale, zero, 0, _dequantized_type(op))
-    return op.converted(op.emit(result))
-
-
-def _quantize_per_channel(op: Call) -> relax.Expr:
-    dtype = op.integer("dtype")
-    scale, zero = op.scale("scales", True), op.zero_point("zero_points", dtype, True)
-    quantized = relax.op.quantize(_data(op), scale, zero, op["axis"], dtype)
-    return _clipped(op, op.emit(quantized), dtype)
-
-
-def _dequantize_per_channel(op: Call) -> relax.Expr:
-    x = op.value("input")
-    scale, zero = op.scale("scales", True), op.zero_point("zero_points", str(x.ty.dtype), True)
-    result = relax.op.dequantize(x, scale, zero, op["axis"], _dequantized_type(op))
-    return op.converted(op.emit(result))
+def _dequantize(scale: str, zero_point: str, op: Call) -> relax.Expr:
+    x, is_vector = op.value("input"), "axis" in op.arguments
+    scales = op.scale(scale, is_vector)
+    zeros = op.zero_point(zero_point, str(x.ty.dtype), is_vector)
+    real = relax.op.dequantize(x, scales, zeros, op["axis"] or 0, _dequantized_type(op))
+    return op.converted(op.emit(real))
 
 
 def _dequantized_type(op: Call) -> str:
@@ -105,8 +94,7 @@ class _Blocks:
             # So that a constant is quantized or dequantized, not what is computed from it.
             return relax.const(array.reshape(-1, self.elements), str(array.dtype))
         if not self._is_contiguous:
-            x = op.emit(relax.op.reshape(x, self._split))
-            x = op.emit(relax.op.permute_dims(x, self._order))
+            x = permuted(op, op.emit(relax.op.reshape(x, self._split)), self._order)
         return op.emit(relax.op.reshape(x, (-1, self.elements)))
 
     def join(self, rows: relax.Expr) -> relax.Var:
@@ -114,8 +102,7 @@ class _Blocks:
         op = self._op
         if not self._is_contiguous:
             rows = op.emit(relax.op.reshape(rows, [self._split[axis] for axis in self._order]))
-            back = [self._order.index(axis) for axis in range(len(self._order))]
-            rows = op.emit(relax.op.permute_dims(rows, back))
+            rows = permuted(op, rows, inverse(self._order))
         return op.emit(relax.op.reshape(rows, self._shape))
 
     def apply(self, x: relax.Expr, change: Callable[[relax.Expr, int], relax.Call]) -> relax.Var:
@@ -144,36 +131,25 @@ def _affine_blocks(op: Call) -> _Blocks:
     return _Blocks(op, op["block_size"])
 
 
-def _quantize_affine(op: Call) -> relax.Expr:
-    return _quantize_blocks(op, _affine_blocks(op), "scale", "zero_point", "output_dtype")
-
-
 def _quantize_blocks(
     op: Call, blocks: _Blocks, scale: str, zero_point: str, kind: str
 ) -> relax.Expr:
     dtype = op.integer(kind)
     scales = op.scale(scale, not blocks.is_one)
     zeros = op.zero_point(zero_point, dtype, not blocks.is_one)
-
-    def quantize(x: relax.Expr, axis: int) -> relax.Call:
-        return relax.op.quantize(x, scales, zeros, axis, dtype)
-
-    return _clipped(op, blocks.apply(_data(op), quantize), dtype)
-
-
-def _dequantize_affine(op: Call) -> relax.Expr:
-    return _dequantize_blocks(op, _affine_blocks(op), "scale", "zero_point")
+    quantized = blocks.apply(
+        _data(op), lambda x, axis: relax.op.quantize(x, scales, zeros, axis, dtype)
+    )
+    return _clipped(op, quantized, dtype)
 
 
 def _dequantize_blocks(op: Call, blocks: _Blocks, scale: str, zero_point: str) -> relax.Expr:
     x = op.value("input")
     scales = op.scale(scale, not blocks.is_one)
     zeros = op.zero_point(zero_point, str(x.ty.dtype), not blocks.is_one)
-
-    def dequantize(x: relax.Expr, axis: int) -> relax.Call:
-        return relax.op.dequantize(x, scales, zeros, axis, _dequantized_type(op))
-
-    return op.converted(blocks.apply(x, dequantize))
+    dtype = _dequantized_type(op)
+    real = blocks.apply(x, lambda x, axis: relax.op.dequantize(x, scales, zeros, axis, dtype))
+    return op.converted(real)
 
 
 def _group_blocks(op: Call) -> _Blocks:
@@ -211,23 +187,22 @@ def _chosen(
     low, high = map(float, _range(op, dtype))
     x = _wide(op, x, "bfloat16", "float16")
     zero = relax.const(0, "float32")
-    smallest = op.emit(relax.op.minimum(op.emit(relax.op.min(x, axis)), zero))
-    largest = op.emit(relax.op.maximum(op.emit(relax.op.max(x, axis)), zero))
+    smallest = op.emit(relax.op.minimum(relax.op.min(x, axis), zero))
+    largest = op.emit(relax.op.maximum(relax.op.max(x, axis), zero))
     eps = op.constant("eps")
     eps = relax.const(float(np.finfo("float32").eps if eps is None else eps), "float32")
     if middle is not None:
-        reach = op.emit(relax.op.maximum(op.emit(relax.op.negative(smallest)), largest))
+        reach = relax.op.maximum(relax.op.negative(smallest), largest)
         width = relax.const((high - low) / 2, "float32")
     else:
-        reach = op.emit(relax.op.subtract(largest, smallest))
+        reach = relax.op.subtract(largest, smallest)
         width = relax.const(high - low, "float32")
-    scale = op.emit(relax.op.maximum(op.emit(relax.op.divide(reach, width)), eps))
+    scale = op.emit(relax.op.maximum(relax.op.divide(reach, width), eps))
     if middle is not None:
         filled = relax.op.full_like(scale, relax.const(middle, dtype), dtype)
-        return relax.Tuple([scale, op.emit(filled)])
-    offset = op.emit(relax.op.round(op.emit(relax.op.divide(smallest, scale))))
-    point = op.emit(relax.op.subtract(relax.const(low, "float32"), offset))
-    point = op.emit(relax.op.clip(point, low, high))
+        return relax.Tuple([scale, filled])
+    offset = relax.op.round(relax.op.divide(smallest, scale))
+    point = relax.op.clip(relax.op.subtract(relax.const(low, "float32"), offset), low, high)
     return relax.Tuple([scale, op.cast(point, dtype)])
 
 
@@ -242,10 +217,10 @@ def _multiply(op: Call) -> relax.Expr:
 
 
 RULES: dict[str, Rule] = {
-    "quantized_decomposed.quantize_per_tensor": _quantize_per_tensor,
-    "quantized_decomposed.dequantize_per_tensor": _dequantize_per_tensor,
-    "quantized_decomposed.quantize_per_channel": _quantize_per_channel,
-    "quantized_decomposed.dequantize_per_channel": _dequantize_per_channel,
+    "quantized_decomposed.quantize_per_tensor": partial(_quantize, "scale", "zero_point"),
+    "quantized_decomposed.dequantize_per_tensor": partial(_dequantize, "scale", "zero_point"),
+    "quantized_decomposed.quantize_per_channel": partial(_quantize, "scales", "zero_points"),
+    "quantized_decomposed.dequantize_per_channel": partial(_dequantize, "scales", "zero_points"),
     "quantized_decomposed.quantize_per_channel_group": lambda op: _quantize_blocks(
         op, _group_blocks(op), "scales", "zero_points", "dtype"
     ),
@@ -256,8 +231,11 @@ RULES: dict[str, Rule] = {
     "quantized_decomposed.choose_qparams_symmetric": _choose,
     "quantized_decomposed.convert_element_type": _convert_type,
     "aten._int_mm": _multiply,
-    "torchao.quantize_affine": _quantize_affine,
-    "torchao.dequantize_affine": _dequantize_affine,
+    "torchao.quantize_affine": lambda op: _quantize_blocks(
+        op, _affine_blocks(op), "scale", "zero_point", "output_dtype"
+    ),
+    "torchao.dequantize_affine": lambda op: _dequantize_blocks(
+        op, _affine_blocks(op), "scale", "zero_point"
+    ),
     "torchao.choose_qparams_affine": _choose_affine,
 }
-"""What converts an op, by its name without the overload."""

@@ -1,12 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes of inputs that a caller gives."""
+"""Sizes, fixed and open: those that a caller gives, and those of tensors of Relax."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 
 import tvm
+from tvm import relax
+
+
+def tiled(
+    x: relax.Expr, sizes: Sequence[object], counts: Sequence[object], joined: Sequence[object]
+) -> relax.Expr:
+    """Return a tensor several times along each axis, by a broadcast; TVM's op takes numbers only.
+
+    `joined`: the sizes of the result: the products of sizes and counts.
+    """
+    apart = [part for size in sizes for part in (1, size)]
+    wide = [part for pair in zip(counts, sizes, strict=True) for part in pair]
+    x = relax.op.broadcast_to(relax.op.reshape(x, apart), wide)
+    return relax.op.reshape(x, joined)
+
+
+def sizes_of(ty: relax.TensorType) -> list[int | None] | None:
+    """Return the sizes of a tensor, with None for each open one; None of an unknown rank."""
+    if isinstance(ty.shape, relax.ShapeExpr):
+        return [int(i) if isinstance(i, tvm.tirx.IntImm) else None for i in ty.shape.values]
+    return [None] * ty.ndim if ty.ndim >= 0 else None
 
 
 def require_shapes(shapes: object, may_be_open: bool = False) -> None:
