@@ -43,7 +43,7 @@ std::string PathOf(const std::string& folder, const std::string& role, const cha
   return folder + "/lib" + kPackage + (role == "vendor" ? "_driver" : "_" + role) + part + kSuffix;
 }
 
-/*! \brief Where drivers are looked for. */
+/*! \brief The folders of drivers, in the order of the search. */
 std::vector<std::string> Folders() {
   std::vector<std::string> folders;
   const char* folder = std::getenv(kDriverFolderVariable);
@@ -106,7 +106,7 @@ std::string FindLibrary(const std::string& role, bool build) {
   return "";
 }
 
-/*! \brief The advice for a reason that the loader of libraries gives. */
+/*! \brief The advice for a reason of the dynamic loader. */
 std::string AdviceOn(const std::string& reason) {
   const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
   if (says("undefined symbol") || says("symbol not found")) {
@@ -127,19 +127,18 @@ std::string AdviceOn(const std::string& reason) {
 
 template <typename Api>
 std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
-  std::vector<InstalledDriver<Api>> found;
+  std::vector<InstalledDriver<Api>> drivers;
   for (const char* role : {kDefaultDriver, "vendor", "emulator"}) {
-    if (!found.empty() && found.front().role == role) continue;
+    if (!drivers.empty() && drivers.front().role == role) continue;
     std::string path = FindLibrary(role, build);
     if (path.empty()) continue;
-    // RTLD_LOCAL: all drivers export the same names. Never closed: its threads may still run.
+    // RTLD_LOCAL: all drivers export the same names. Never closed: a driver's threads may still
+    // run.
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      const char* given = dlerror();
-      const std::string reason = given == nullptr ? "no reason given" : given;
-      std::string text = "the driver " + path + " cannot be loaded: ";
-      text += reason;
-      throw DriverError(text += AdviceOn(reason));
+      const char* message = dlerror();
+      const std::string reason = message == nullptr ? "no reason given" : message;
+      throw DriverError("the driver " + path + " cannot be loaded: " + reason + AdviceOn(reason));
     }
     using Entry = const Api* (*)(uint32_t);
     auto function = reinterpret_cast<Entry>(dlsym(library, entry));
@@ -151,9 +150,9 @@ std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
     InstalledDriver<Api> driver;
     driver.role = role;
     driver.api = Adopt(function(NPU_DRIVER_API_VERSION), path);
-    found.push_back(std::move(driver));
+    drivers.push_back(std::move(driver));
   }
-  return found;
+  return drivers;
 }
 
 template <typename Api>

@@ -24,14 +24,12 @@ class DriverError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/*! \brief The table of a driver with this header's fields: NULL for those that the driver's table
- *  is too short for. Throws a DriverError if it is not such a table, or lacks a required
- *  function. */
+/*! \brief The table of a driver with this header's fields: NULL beyond the end of a shorter table.
+ *  Throws a DriverError for other tables, and without a required function. */
 npu_build_api Adopt(const npu_build_api* table, const std::string& path);
 npu_run_api Adopt(const npu_run_api* table, const std::string& path);
 
-/*! \brief The installed drivers, the one that was built as the default first; found once. An
- * unusable library is a DriverError. */
+/*! \brief A driver next to this library. */
 template <typename Api>
 struct InstalledDriver {
   /*! \brief "vendor" or "emulator". */
@@ -39,6 +37,8 @@ struct InstalledDriver {
   Api api;
 };
 
+/*! \brief The installed drivers, the default one first; searched once. An unusable library is a
+ *  DriverError. */
 const std::vector<InstalledDriver<npu_build_api>>& BuildDrivers();
 const std::vector<InstalledDriver<npu_run_api>>& RunDrivers();
 

@@ -27,14 +27,14 @@ inline bool IsPermutation(const Order& order) {
   return seen + 1 == 1u << order.size();
 }
 
-/*! \brief Where each dimension is stored. */
+/*! \brief The position of each dimension in memory. */
 inline Order Inverse(const Order& order) {
   Order inverse(order.size());
   for (size_t i = 0; i < order.size(); ++i) inverse[order[i]] = static_cast<int>(i);
   return inverse;
 }
 
-/*! \brief The dimensions in that order. */
+/*! \brief The dimensions in an order. */
 template <typename T>
 std::vector<T> Reordered(const T* dims, const Order& order) {
   std::vector<T> result;
@@ -43,7 +43,7 @@ std::vector<T> Reordered(const T* dims, const Order& order) {
   return result;
 }
 
-/*! \brief Whether that order leaves a tensor's elements where row-major order has them. */
+/*! \brief Whether an order leaves a tensor's elements in row-major order. */
 inline bool KeepsPlaces(const int64_t* dims, const Order& order) {
   int last = -1;
   for (int dim : order) {
@@ -74,7 +74,7 @@ void PermuteElements(const std::vector<int64_t>& dims, const std::vector<int64_t
 /*!
  * \brief Copies a row-major tensor.
  * \param dims The dimensions of `from`.
- * \param order For each dimension of `to`, which dimension of `from` it is.
+ * \param order For each dimension of `to`, its index among those of `from`.
  */
 inline void Permute(const int64_t* dims, const Order& order, size_t element_bytes, const void* from,
                     void* to) {

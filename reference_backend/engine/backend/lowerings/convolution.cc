@@ -19,8 +19,8 @@ bool IsDepthwise(const Lowering& op) {
   return channels.symbol < 0 && channels.size == op.Int("groups");
 }
 
-// The emulator recognizes it by its groups. Override this for an NPU with an engine for depthwise
-// convolutions.
+// The emulator recognizes depthwise convolutions by their groups. Override this lowering for an NPU
+// with an engine for them.
 void DepthwiseConv2D(Lowering& op) { LowerConvolution(op, 2); }
 
 REGISTER_LOWERING("relax.nn.conv2d", DepthwiseConv2D)

@@ -13,7 +13,7 @@ void Take(Lowering& op) {
   const Tensor data = op.Input(0);
   const int64_t rank = data.rank();
   Tensor indices = op.Input(1);
-  // None is allowed for vectors only.
+  // Only vectors have no axis.
   const int64_t axis = op.IsNone("axis") ? 0 : (op.Int("axis") + rank) % rank;
   // An index outside the data reads the nearest element: the mode "clip", and allowed in "fast",
   // where it is undefined.
@@ -39,9 +39,8 @@ void GatherElements(Lowering& op) {
 
 REGISTER_LOWERING("relax.gather_elements", GatherElements);
 
-// The last dimension of the indices holds one index for each dimension of the data after the batch
-// dimensions, which both share. With the position in the batch, they address the data with all
-// these dimensions flattened.
+// The last dimension of the indices has an index for each dimension of the data after the batch.
+// With the position in the batch, these address the flattened data.
 void GatherND(Lowering& op) {
   const Tensor data = op.Input(0);
   const Tensor indices = op.Input(1);
@@ -66,7 +65,7 @@ void GatherND(Lowering& op) {
   Tensor place = op.Temporary(NPU_INT64, kept);
   op.Reduce(NPU_REDUCE_SUM, parts, {last}, place);
   if (batch_dims > 0) {
-    // Where each member of the batch begins.
+    // The first element of each member of the batch.
     std::vector<npu_dim> dims(kept.size(), FixedDim(1));
     int64_t members = 1;
     for (int64_t i = 0; i < batch_dims; ++i) {

@@ -29,8 +29,7 @@ inline npu_pool MakePool(Lowering& op, int spatial_rank, npu_pool_kind kind) {
   return pool;
 }
 
-/*! \brief Refuses windows with only padding, whose maximum and mean are undefined, so that no
- * driver sees them. */
+/*! \brief Refuses windows of padding alone, whose maximum and mean are undefined. */
 inline void RequireData(Lowering& op, const npu_pool& pool) {
   const Tensor data = op.Input(0);
   const std::vector<npu_dim> out = op.OutputDims();
@@ -51,8 +50,7 @@ inline void RequireData(Lowering& op, const npu_pool& pool) {
   }
 }
 
-/*! \brief How many elements the window at each position holds: the product over the dimensions.
- */
+/*! \brief The number of elements in the window at each position. */
 inline std::vector<double> ElementCounts(const std::vector<std::vector<int64_t>>& counts) {
   std::vector<double> all = {1};
   for (const std::vector<int64_t>& of_dimension : counts) {
@@ -85,7 +83,7 @@ inline void LowerAverageOfIntegers(Lowering& op, const npu_pool& pool) {
     sums.strides[i] = pool.strides[i];
     sums.dilations[i] = pool.dilations[i];
     sums.pads_begin[i] = pool.pads_begin[i];
-    sums.pads_end[i] = std::max(pool.pads_end[i], beyond);  // Of ceil mode.
+    sums.pads_end[i] = std::max(pool.pads_end[i], beyond);  // For ceil mode.
     kernel.push_back(FixedDim(pool.window[i]));
     weights *= pool.window[i];
     const bool padded = pool.kind == NPU_POOL_AVERAGE_INCLUDE_PAD;

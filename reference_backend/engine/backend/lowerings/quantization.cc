@@ -19,7 +19,7 @@ void QuantizeByChannel(Lowering& op) {
   });
 }
 
-// After a dequantize of its composite, this rescales integers.
+// After a dequantize in the same composite, a quantize rescales integers.
 REGISTER_ELEMENTWISE("relax.quantize", Quantize).When(HasOneScale).TakesQuantized();
 REGISTER_LOWERING("relax.quantize", QuantizeByChannel);
 

@@ -27,7 +27,7 @@ constexpr std::chrono::microseconds kSlice = std::chrono::milliseconds(50);
 /*! \brief The device that SetDevice chose on this thread. */
 thread_local int64_t device_of_this_thread = kNotSet;
 
-/*! \brief A device, open as long as anything uses it. */
+/*! \brief A device that is open as long as anything uses it. */
 std::shared_ptr<npu_device> OpenDevice(const npu_run_api& driver, int64_t index) {
   static std::mutex mutex;
   static std::map<std::pair<const npu_run_api*, int32_t>, std::weak_ptr<npu_device>> open_devices;
@@ -40,8 +40,8 @@ std::shared_ptr<npu_device> OpenDevice(const npu_run_api& driver, int64_t index)
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   auto narrow = static_cast<int32_t>(index < 0 || index > kMost ? -1 : index);
   std::lock_guard<std::mutex> lock(mutex);
-  std::weak_ptr<npu_device>& known = open_devices[{&driver, narrow}];
-  std::shared_ptr<npu_device> device = known.lock();
+  std::weak_ptr<npu_device>& open = open_devices[{&driver, narrow}];
+  std::shared_ptr<npu_device> device = open.lock();
   if (device == nullptr) {
     npu_device* opened = nullptr;
     CheckDriver(driver, driver.open(narrow, &opened),
@@ -49,26 +49,22 @@ std::shared_ptr<npu_device> OpenDevice(const npu_run_api& driver, int64_t index)
     device.reset(opened, [&driver](npu_device* closed) {
       if (driver.close != nullptr) driver.close(closed);
     });
-    known = device;
+    open = device;
   }
   return device;
 }
 
 bool Conflict(const Request& a, const Request& b) {
-  for (const MemoryUse& one : a.memory) {
-    for (const MemoryUse& other : b.memory) {
-      bool overlap = one.begin < other.end && other.begin < one.end;
-      if (overlap && (one.writes || other.writes)) return true;
+  for (const MemoryUse& x : a.memory) {
+    for (const MemoryUse& y : b.memory) {
+      bool overlap = x.begin < y.end && y.begin < x.end;
+      if (overlap && (x.writes || y.writes)) return true;
     }
   }
   return false;
 }
 
-}  // namespace
-
-namespace {
-
-/*! \brief Why the last call of a driver on this thread failed. */
+/*! \brief The driver's reason for the failure of its last call on this thread. */
 std::string ReasonOf(const npu_run_api& driver) {
   const char* reason = driver.error == nullptr ? nullptr : driver.error();
   return reason == nullptr ? "no reason given" : Readable(reason, true);
@@ -191,7 +187,7 @@ void LoadedProgram::Execute(Request* request) {
 
 void LoadedProgram::Submit(Request* request) {
   Begin(request);
-  // Not earlier: what ran before may have written the inputs.
+  // Not earlier: requests before this one may have written the inputs.
   Permute(request, false);
   if (timeout_.count() > 0) request->deadline = std::chrono::steady_clock::now() + timeout_;
   if (driver_.submit == nullptr) {
@@ -212,22 +208,22 @@ void LoadedProgram::Poll(Request* request) {
 void LoadedProgram::Wait(Request* request) {
   if (driver_.wait == nullptr) return End(request, request->outcome);
   for (;;) {
-    std::chrono::microseconds left = kSlice;
+    std::chrono::microseconds slice = kSlice;
     if (timeout_.count() > 0) {
-      auto rest = request->deadline - std::chrono::steady_clock::now();
-      left = std::clamp(std::chrono::duration_cast<std::chrono::microseconds>(rest),
-                        std::chrono::microseconds(0), left);
+      auto remaining = request->deadline - std::chrono::steady_clock::now();
+      slice = std::clamp(std::chrono::duration_cast<std::chrono::microseconds>(remaining),
+                         std::chrono::microseconds(0), kSlice);
     }
     auto began = std::chrono::steady_clock::now();
-    npu_status status = driver_.wait(request->handle, left.count());
+    npu_status status = driver_.wait(request->handle, slice.count());
     if (status != NPU_TIMEOUT) return End(request, status);
-    // The device may have a limit of its own.
-    bool is_early = std::chrono::steady_clock::now() - began < left / 2;
+    // The device may end a wait early by a limit of its own.
+    bool is_early = std::chrono::steady_clock::now() - began < slice / 2;
     if (TVMFFIEnvCheckSignals() != 0) {
       Cancel(request);
       throw ffi::EnvErrorAlreadySet();
     }
-    if (left < kSlice || is_early) break;
+    if (slice < kSlice || is_early) break;
   }
   Cancel(request);
   auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
@@ -324,11 +320,11 @@ void LoadedProgram::Record(Request* request) {
                 driver_.read_events(request->handle, &events, &count, &units_per_microsecond),
                 "reading events of the region '" + symbol_ + "'");
   }
-  const auto text = [](const char* given) {
-    return given == nullptr ? ffi::json::Value(nullptr)
-                            : ffi::json::Value(ffi::String(Readable(given)));
+  const auto text = [](const char* name) {
+    return name == nullptr ? ffi::json::Value(nullptr)
+                           : ffi::json::Value(ffi::String(Readable(name)));
   };
-  ffi::json::Array listed;
+  ffi::json::Array event_list;
   for (size_t i = 0; i < count; ++i) {
     const npu_event& event = events[i];
     ffi::json::Object traffic;
@@ -338,7 +334,7 @@ void LoadedProgram::Record(Request* request) {
                   ffi::json::Array({static_cast<int64_t>(moved.bytes_read),
                                     static_cast<int64_t>(moved.bytes_written)}));
     }
-    listed.push_back(
+    event_list.push_back(
         ffi::json::Object({{ffi::String("name"), text(event.name)},
                            {ffi::String("label"), text(event.label)},
                            {ffi::String("engine"), text(event.engine)},
@@ -355,10 +351,10 @@ void LoadedProgram::Record(Request* request) {
     CheckDriver(driver_, driver_.read_allocations(request->handle, &allocations, &allocation_count),
                 "reading what the region '" + symbol_ + "' keeps in memories");
   }
-  ffi::json::Array kept;
+  ffi::json::Array allocation_list;
   for (size_t i = 0; i < allocation_count; ++i) {
     const npu_allocation& allocation = allocations[i];
-    kept.push_back(
+    allocation_list.push_back(
         ffi::json::Object({{ffi::String("memory"), text(allocation.memory)},
                            {ffi::String("label"), text(allocation.label)},
                            {ffi::String("offset"), static_cast<int64_t>(allocation.offset)},
@@ -373,14 +369,15 @@ void LoadedProgram::Record(Request* request) {
     size_t memory_count = 0;
     CheckDriver(driver_, driver_.read_peaks(request->handle, &operations, &memories, &memory_count),
                 "reading the peaks of the region '" + symbol_ + "'");
-    ffi::json::Object known;
+    ffi::json::Object by_name;
     for (size_t i = 0; i < memory_count; ++i) {
-      known.Set(ffi::String(Readable(memories[i].name)),
-                ffi::json::Object({{ffi::String("bytes"), static_cast<int64_t>(memories[i].bytes)},
-                                   {ffi::String("bytes_per_unit"), memories[i].bytes_per_unit}}));
+      by_name.Set(
+          ffi::String(Readable(memories[i].name)),
+          ffi::json::Object({{ffi::String("bytes"), static_cast<int64_t>(memories[i].bytes)},
+                             {ffi::String("bytes_per_unit"), memories[i].bytes_per_unit}}));
     }
     peaks = ffi::json::Object(
-        {{ffi::String("operations"), operations}, {ffi::String("memories"), known}});
+        {{ffi::String("operations"), operations}, {ffi::String("memories"), by_name}});
   }
   std::lock_guard<std::mutex> lock(mutex_);
   units_per_microsecond_ = units_per_microsecond;
@@ -390,8 +387,8 @@ void LoadedProgram::Record(Request* request) {
   calls_.push_back(ffi::json::Object({{ffi::String("begin_us"), microseconds(*request->began)},
                                       {ffi::String("end_us"), microseconds(now)},
                                       {ffi::String("recorded_us"), microseconds(recorded)},
-                                      {ffi::String("events"), listed},
-                                      {ffi::String("allocations"), kept}}));
+                                      {ffi::String("events"), event_list},
+                                      {ffi::String("allocations"), allocation_list}}));
   request->began.reset();
 }
 
@@ -430,13 +427,14 @@ PendingRequests::~PendingRequests() {
 void PendingRequests::Submit(Request* request) {
   requests_.push_back(request);
   try {
-    for (Request* other : requests_) {
-      if (other == request) continue;
-      Conflict(*other, *request) ? other->program->Wait(other) : other->program->Poll(other);
+    for (Request* earlier : requests_) {
+      if (earlier == request) continue;
+      LoadedProgram* program = earlier->program;
+      Conflict(*earlier, *request) ? program->Wait(earlier) : program->Poll(earlier);
     }
-    auto ended = std::remove_if(requests_.begin(), requests_.end(), [request](Request* other) {
-      if (other == request || other->is_running) return false;
-      other->program->Release(other);
+    auto ended = std::remove_if(requests_.begin(), requests_.end(), [request](Request* pending) {
+      if (pending == request || pending->is_running) return false;
+      pending->program->Release(pending);
       return true;
     });
     requests_.erase(ended, requests_.end());

@@ -24,7 +24,7 @@ std::optional<Processor> FindProcessor(const std::string& triple);
 /*!
  * \brief Writes an ELF object file with data, aligned to 64 bytes, and a function that tvm-ffi can
  *        call (TVMFFISafeCallType) and that returns the address of the data.
- * \return Whether that succeeded; if not, errno tells why.
+ * \return Whether that succeeded; if not, errno has the reason.
  */
 bool WriteObjectFile(const std::string& path, Processor processor, const std::string& function,
                      std::string_view data);

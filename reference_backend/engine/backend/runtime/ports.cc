@@ -19,8 +19,8 @@ namespace {
 namespace ffi = tvm::ffi;
 namespace json = tvm::ffi::json;
 
-[[noreturn]] void Corrupt(const std::string& what) {
-  throw ArtifactError("is corrupt: its ports " + what + "; compile the model again");
+[[noreturn]] void Corrupt(const std::string& defect) {
+  throw ArtifactError("is corrupt: its ports " + defect + "; compile the model again");
 }
 
 int64_t CountOf(const int64_t* begin, const int64_t* end) {
@@ -29,8 +29,9 @@ int64_t CountOf(const int64_t* begin, const int64_t* end) {
 
 /*! \brief The number of elements of a shape, where at most one size is known only at the call. */
 struct Count {
-  /*! \brief The product of the sizes that are fixed, and of the other's factor; 0 if a size is not
-   *  possible. */
+  /*! \brief The product of the fixed sizes and of the unknown size's factor; 0 if one is
+   * impossible.
+   */
   int64_t fixed = 1;
   int unknown = 0;
 
@@ -51,18 +52,18 @@ bool HasElementsOf(const Argument& argument, const std::vector<int64_t>& dims) {
                               : of_argument.fixed % of_port.fixed == 0;
 }
 
-std::vector<int64_t> ReadNumbers(const json::Object& item, const char* key) {
+std::vector<int64_t> ReadNumbers(const json::Object& object, const char* key) {
   std::vector<int64_t> numbers;
-  for (const ffi::Any& number : item[ffi::String(key)].cast<json::Array>()) {
+  for (const ffi::Any& number : object[ffi::String(key)].cast<json::Array>()) {
     numbers.push_back(number.cast<int64_t>());
   }
   return numbers;
 }
 
-RuntimePort ReadPort(const json::Object& item, const std::vector<Argument>& arguments, size_t first,
-                     size_t end) {
+RuntimePort ReadPort(const json::Object& object, const std::vector<Argument>& arguments,
+                     size_t first, size_t end) {
   RuntimePort port;
-  const auto index = item[ffi::String("argument")].cast<int64_t>();
+  const auto index = object[ffi::String("argument")].cast<int64_t>();
   if (index < 0 || static_cast<uint64_t>(index) >= end - first ||
       !arguments[first + static_cast<size_t>(index)].is_tensor) {
     Corrupt("refer to an argument that does not exist");
@@ -70,14 +71,14 @@ RuntimePort ReadPort(const json::Object& item, const std::vector<Argument>& argu
   port.argument = first + static_cast<size_t>(index);
   const Argument& argument = arguments[port.argument];
   size_t rank = argument.dims.size();
-  if (item.count(ffi::String("dims")) != 0) {
-    port.dims = ReadNumbers(item, "dims");
+  if (object.count(ffi::String("dims")) != 0) {
+    port.dims = ReadNumbers(object, "dims");
     rank = port.dims.size();
     if (!HasElementsOf(argument, port.dims)) {
       Corrupt("have a shape with another number of elements than '" + argument.name + "'");
     }
   }
-  const std::vector<int64_t> order = ReadNumbers(item, "order");
+  const std::vector<int64_t> order = ReadNumbers(object, "order");
   for (int64_t dim : order) {
     port.order.push_back(static_cast<int>(std::clamp<int64_t>(dim, -1, NPU_MAX_RANK)));
   }
@@ -95,13 +96,13 @@ RuntimePorts::RuntimePorts(std::string_view text, const Signature& signature) {
   const std::vector<Argument>& arguments = signature.arguments();
   const size_t first_output = signature.input_count();
   try {
-    for (const ffi::Any& item : root[ffi::String("inputs")].cast<json::Array>()) {
-      ports_.push_back(ReadPort(item.cast<json::Object>(), arguments, 0, first_output));
+    for (const ffi::Any& port : root[ffi::String("inputs")].cast<json::Array>()) {
+      ports_.push_back(ReadPort(port.cast<json::Object>(), arguments, 0, first_output));
     }
     input_count_ = ports_.size();
-    for (const ffi::Any& item : root[ffi::String("outputs")].cast<json::Array>()) {
+    for (const ffi::Any& port : root[ffi::String("outputs")].cast<json::Array>()) {
       ports_.push_back(
-          ReadPort(item.cast<json::Object>(), arguments, first_output, arguments.size()));
+          ReadPort(port.cast<json::Object>(), arguments, first_output, arguments.size()));
       const size_t position = ports_.size() - 1 - input_count_;
       if (ports_.back().argument != first_output + position) Corrupt("mix up the outputs");
     }

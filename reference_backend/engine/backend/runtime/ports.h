@@ -4,7 +4,7 @@
  * \brief The inputs and outputs of a program, if they differ from those of the region.
  *
  * A driver may keep dimensions in an order of its own. Its program then reads and writes memory of
- * the request, and the elements are permuted on the way from and to that of the caller.
+ * the request, and elements are permuted between this and the caller's memory.
  */
 #ifndef RUNTIME_PORTS_H_
 #define RUNTIME_PORTS_H_
@@ -27,14 +27,14 @@ struct RuntimePort {
   /*! \brief The shape of the argument that is permuted; empty for its own. A size of -1 is known at
    *  the call, from the number of elements. */
   std::vector<int64_t> dims;
-  /*! \brief For each dimension of the program's, which of these it is. */
+  /*! \brief For each dimension of the program, its index among these. */
   Order order;
 };
 
 /*! \brief The inputs and outputs of a program, in its order; inputs first. */
 class RuntimePorts {
  public:
-  /*! \brief Reads what codegen wrote, "" for the region's own; throws an ArtifactError unless it
+  /*! \brief Reads codegen's text, "" for the region's own ports; throws an ArtifactError unless it
    *  fits the signature. */
   RuntimePorts(std::string_view text, const Signature& signature);
 
@@ -52,11 +52,11 @@ struct Permutation {
   Order order;
   size_t element_bytes = 0;
   void* caller = nullptr;
-  /*! \brief The memory that the driver has. Words, so that every element type is aligned. */
+  /*! \brief The driver's memory. Words, so that every element type is aligned. */
   std::vector<uint64_t> memory;
   bool is_output = false;
 
-  /*! \brief From the caller's memory to the driver's, or back. */
+  /*! \brief Copies from the caller's memory to the driver's, or back. */
   void Run();
 };
 

@@ -53,14 +53,14 @@ bool IsTooDeep(std::string_view text) {
 }  // namespace
 
 json::Object ParseObject(std::string_view text, const char* section) {
-  std::string who = std::string("is corrupt: its ") + section;
-  if (!IsUtf8(text)) throw ArtifactError(who + " is not UTF-8");
-  if (IsTooDeep(text)) throw ArtifactError(who + " is nested too deeply");
+  std::string defect = std::string("is corrupt: its ") + section;
+  if (!IsUtf8(text)) throw ArtifactError(defect + " is not UTF-8");
+  if (IsTooDeep(text)) throw ArtifactError(defect + " is nested too deeply");
   ffi::String message;
   json::Value value = json::Parse(ffi::String(text.data(), text.size()), &message);
-  if (!message.empty()) throw ArtifactError(who + " is not JSON: " + std::string(message));
+  if (!message.empty()) throw ArtifactError(defect + " is not JSON: " + std::string(message));
   auto object = value.try_cast<json::Object>();
-  if (!object.has_value()) throw ArtifactError(who + " is not a JSON object");
+  if (!object.has_value()) throw ArtifactError(defect + " is not a JSON object");
   return *object;
 }
 
@@ -82,14 +82,14 @@ void Signature::Read(const json::Object& root) {
     symbols_.push_back(Readable(name.cast<ffi::String>()));
   }
   auto nodes = Get<json::Array>(root, "nodes");
-  for (const ffi::Any& item : Get<json::Array>(root, "arg_nodes")) {
-    auto node = nodes[item.cast<int64_t>()].cast<json::Object>();
+  for (const ffi::Any& index : Get<json::Array>(root, "arg_nodes")) {
+    auto node = nodes[index.cast<int64_t>()].cast<json::Object>();
     if (Get<ffi::String>(node, "op") != "input") continue;
     arguments_.push_back(ReadArgument(node, 0));
   }
   input_count_ = arguments_.size();
-  for (const ffi::Any& item : Get<json::Array>(root, "heads")) {
-    auto head = item.cast<json::Array>();
+  for (const ffi::Any& pair : Get<json::Array>(root, "heads")) {
+    auto head = pair.cast<json::Array>();
     auto node = nodes[head[0].cast<int64_t>()].cast<json::Object>();
     Argument argument = ReadArgument(node, head[1].cast<int64_t>());
     argument.name = "output " + std::to_string(arguments_.size() - input_count_);
@@ -136,14 +136,14 @@ Argument Signature::ReadArgument(const json::Object& node, int64_t index) const 
   argument.driver_dtype = DriverDtype(argument.dtype);
   bool is_symbolic = attrs.count(ffi::String("symbolic_shape")) != 0;
   auto shapes = Get<json::Array>(attrs, is_symbolic ? "symbolic_shape" : "shape");
-  for (const ffi::Any& item : shapes[0].cast<json::Array>()[index].cast<json::Array>()) {
+  for (const ffi::Any& size : shapes[0].cast<json::Array>()[index].cast<json::Array>()) {
     ExpectedDim dim;
     if (is_symbolic) {
-      auto pair = item.cast<json::Array>();
+      auto pair = size.cast<json::Array>();
       dim.factor = pair[0].cast<int64_t>();
       dim.symbol = pair[1].cast<int>();
     } else {
-      dim.factor = item.cast<int64_t>();
+      dim.factor = size.cast<int64_t>();
     }
     if (dim.factor < 0 || dim.symbol >= static_cast<int>(symbols_.size())) {
       throw ArtifactError("is corrupt: its graph has an impossible shape");
@@ -169,14 +169,14 @@ bool Signature::Check(const ffi::PackedArgs& args, npu_buffer* buffers) const {
                               << arguments_.size() - input_count_
                               << " outputs, but was called with " << args.size();
   }
-  // Few regions have more than one symbol; none has many.
+  // Few regions have more than one symbol.
   constexpr size_t kInlineSymbols = 8;
   int64_t inline_values[kInlineSymbols];
-  std::vector<int64_t> more_values;
+  std::vector<int64_t> many_values;
   int64_t* values = inline_values;
   if (symbols_.size() > kInlineSymbols) {
-    more_values.resize(symbols_.size());
-    values = more_values.data();
+    many_values.resize(symbols_.size());
+    values = many_values.data();
   }
   std::fill_n(values, symbols_.size(), kUnknown);
   bool writes_elements = false;

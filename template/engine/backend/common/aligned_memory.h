@@ -18,7 +18,7 @@
 
 namespace npu {
 
-/*! \brief Memory that is aligned as drivers want it; its bytes have no value yet. */
+/*! \brief Uninitialized memory with the alignment that drivers need. */
 class AlignedMemory {
  public:
   explicit AlignedMemory(size_t size) : size_(size) {

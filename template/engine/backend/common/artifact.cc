@@ -52,12 +52,11 @@ uint64_t ArtifactChecksum(const uint8_t* bytes, size_t size) {
   return Checksum(bytes + sizeof(header), size - sizeof(header), seed);
 }
 
-[[noreturn]] void Corrupt(const std::string& what) {
-  throw ArtifactError("is corrupt: " + what + "; copy it again, or compile the model again");
+[[noreturn]] void Corrupt(const std::string& defect) {
+  throw ArtifactError("is corrupt: " + defect + "; copy it again, or compile the model again");
 }
 
-/*! \brief Checks magic, version and size, in the order that yields the right reason for each
- *  file. */
+/*! \brief Checks magic, version and size, in this order for the right reason. */
 Header ReadHeader(const uint8_t* bytes, size_t size) {
   Header header = {};
   std::memcpy(&header, bytes, std::min(size, sizeof(header)));
@@ -92,7 +91,7 @@ Header ReadHeader(const uint8_t* bytes, size_t size) {
   return header;
 }
 
-using Named = std::pair<const char*, std::string_view>;
+using NamedSection = std::pair<const char*, std::string_view>;
 
 /*! \brief The header of an artifact and the table of its sections. */
 struct Contents {
@@ -100,7 +99,7 @@ struct Contents {
   std::vector<Section> table;
 };
 
-Contents ListSections(const std::vector<Named>& sections) {
+Contents ListSections(const std::vector<NamedSection>& sections) {
   Contents contents;
   Header& header = contents.header;
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
@@ -119,7 +118,7 @@ Contents ListSections(const std::vector<Named>& sections) {
   return contents;
 }
 
-void WriteSections(const std::vector<Named>& sections, const Contents& contents, char* to) {
+void WriteSections(const std::vector<NamedSection>& sections, const Contents& contents, char* to) {
   size_t end = 0;
   const auto write = [&](size_t offset, const void* data, size_t size) {
     std::memset(to + end, 0, offset - end);
@@ -137,22 +136,22 @@ void WriteSections(const std::vector<Named>& sections, const Contents& contents,
   std::memcpy(to + kChecksumOffset, &checksum, sizeof(checksum));
 }
 
-std::string WriteSections(const std::vector<Named>& sections) {
+std::string WriteSections(const std::vector<NamedSection>& sections) {
   const Contents contents = ListSections(sections);
   std::string bytes(contents.header.size, '\0');
   WriteSections(sections, contents, bytes.data());
   return bytes;
 }
 
-std::vector<Named> SectionsOf(const Artifact& artifact) {
-  std::vector<Named> sections = {Named(kManifest, artifact.manifest), Named(kGraph, artifact.graph),
-                                 Named(kProgram, artifact.program)};
+std::vector<NamedSection> SectionsOf(const Artifact& artifact) {
+  std::vector<NamedSection> sections = {NamedSection(kManifest, artifact.manifest),
+                                        NamedSection(kGraph, artifact.graph),
+                                        NamedSection(kProgram, artifact.program)};
   if (!artifact.ports.empty()) sections.emplace_back(kPorts, artifact.ports);
   return sections;
 }
 
-/*! \brief The contents of sections, which must be exactly these; the last `optional` ones may be
- *  missing. */
+/*! \brief The contents of exactly these sections, the last `optional` of which may be missing. */
 std::vector<std::string_view> ReadSections(const uint8_t* bytes, size_t size,
                                            std::vector<const char*> ids, size_t optional = 0) {
   Header header = ReadHeader(bytes, size);
@@ -185,7 +184,7 @@ std::vector<std::string_view> ReadSections(const uint8_t* bytes, size_t size,
   return contents;
 }
 
-/*! \brief The length in bytes of the character that begins there; 0 if it is not UTF-8. */
+/*! \brief The length in bytes of the character at `i`; 0 if it is not UTF-8. */
 size_t CharacterLength(std::string_view text, size_t i) {
   auto byte = [&](size_t at) { return static_cast<uint8_t>(at < text.size() ? text[at] : 0); };
   uint8_t first = byte(i);
@@ -264,7 +263,7 @@ std::string WriteArtifact(const Artifact& artifact) { return WriteSections(Secti
 size_t SizeOf(const Artifact& artifact) { return ListSections(SectionsOf(artifact)).header.size; }
 
 void WriteArtifact(const Artifact& artifact, char* to) {
-  const std::vector<Named> sections = SectionsOf(artifact);
+  const std::vector<NamedSection> sections = SectionsOf(artifact);
   WriteSections(sections, ListSections(sections), to);
 }
 
@@ -278,7 +277,7 @@ std::string WriteReference(const ArtifactReference& reference) {
   uint64_t numbers[] = {reference.size, reference.checksum};
   std::string content(reinterpret_cast<const char*>(numbers), sizeof(numbers));
   content += reference.function;
-  return WriteSections({Named(kExternal, content)});
+  return WriteSections({NamedSection(kExternal, content)});
 }
 
 bool IsReference(const uint8_t* bytes, size_t size) {

@@ -58,13 +58,13 @@ class ArtifactError : public std::runtime_error {
 /*! \brief The bytes of an artifact. */
 std::string WriteArtifact(const Artifact& artifact);
 
-/*! \brief How many bytes an artifact has. */
+/*! \brief The number of bytes of an artifact. */
 size_t SizeOf(const Artifact& artifact);
 
 /*! \brief Writes the bytes of an artifact to memory of its size. */
 void WriteArtifact(const Artifact& artifact, char* to);
 
-/*! \brief Reads what WriteArtifact wrote; throws an ArtifactError for anything else. */
+/*! \brief Reads the bytes of an artifact; throws an ArtifactError for other bytes. */
 Artifact ReadArtifact(const uint8_t* bytes, size_t size);
 
 /*! \brief A reference to an artifact that is linked into the same library. */
@@ -82,7 +82,7 @@ std::string WriteReference(const ArtifactReference& reference);
 /*! \brief Whether bytes claim to be a reference. */
 bool IsReference(const uint8_t* bytes, size_t size);
 
-/*! \brief Reads what WriteReference wrote; throws an ArtifactError for anything else. */
+/*! \brief Reads the bytes of a reference; throws an ArtifactError for other bytes. */
 ArtifactReference ReadReference(const uint8_t* bytes, size_t size);
 
 /*! \brief The checksum in the header of bytes that are an artifact. */

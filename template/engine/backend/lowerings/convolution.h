@@ -75,7 +75,7 @@ inline Tensor TransposedWeight(Lowering& op, int spatial_rank, int64_t groups) {
 /*!
  * \brief Lowers a transposed convolution with `spatial_rank` spatial dimensions, channels first.
  *
- * It becomes an ordinary one without strides, on data spread out by `strides` with zeros between.
+ * It becomes a convolution without strides on data with zeros between the elements.
  * Override this for an NPU with an engine for it.
  */
 inline void LowerTransposedConvolution(Lowering& op, int spatial_rank) {

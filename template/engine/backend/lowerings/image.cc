@@ -62,7 +62,7 @@ int64_t Nearest(const Lowering& op, const ResizedAxis& axis, int64_t i) {
     return i / (axis.out / axis.in);
   }
   const float x = Position<float>(op, axis, i);
-  const float tiny = 1e-5f;  // For whole numbers that rounding has changed.
+  const float tiny = 1e-5f;  // Rounding may have changed whole numbers.
   if (rounding == "round") return static_cast<int64_t>(std::nearbyint(x));
   if (rounding == "round_prefer_floor") return static_cast<int64_t>(std::ceil(x - 0.5f));
   if (rounding == "round_prefer_ceil") return static_cast<int64_t>(std::floor(x + 0.5f));

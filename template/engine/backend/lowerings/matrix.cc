@@ -23,7 +23,7 @@ bool HasVector(const Lowering& op) {
   return op.InputDims(0).size() == 1 || op.InputDims(1).size() == 1;
 }
 
-// A vector is a row on the left and a column on the right; the result has no such dimension.
+// A vector on the left is a row, on the right a column; the result lacks the dimension of size 1.
 void MatMulOfVector(Lowering& op) {
   const bool row = op.Input(0).rank() == 1;
   const bool column = op.Input(1).rank() == 1;
@@ -45,7 +45,8 @@ void MatMulOfVector(Lowering& op) {
     op.SetOutput(0, op.View(product, op.OutputDims()));
     return;
   }
-  // The epilogue's inputs have the shape of the result, as has a sum over dimensions of size 1.
+  // A sum over dimensions of size 1 gives the shape of the result, which the epilogue's inputs
+  // have.
   npu_reduce reduce = {};
   reduce.data = product.id;
   reduce.out = op.Output().id;

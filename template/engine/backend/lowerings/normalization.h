@@ -50,10 +50,10 @@ inline Tensor InverseRoot(Lowering& op, const Tensor& square, const std::vector<
  *  and `beta` broadcast against the data. */
 inline void Normalize(Lowering& op, const Tensor& data, const std::vector<int64_t>& axes,
                       const Tensor& gamma, const Tensor& beta, const Tensor& out) {
-  // TVM's own kernels apply both, whatever `center` and `scale` are.
+  // TVM's kernels apply gamma and beta whatever `center` and `scale` are.
   if (!op.Bool("center")) op.Refuse("center=False is not supported; supported: True");
   if (!op.Bool("scale")) op.Refuse("scale=False is not supported; supported: True");
-  // In two passes, for data far from zero.
+  // The variance takes a second pass, which is exact for data far from zero.
   const Tensor mean = op.Temporary(NPU_FLOAT32, DimsAt(data.dims(), axes, false));
   op.Reduce(NPU_REDUCE_MEAN, data, axes, mean);
   const Tensor square = op.Temporary(NPU_FLOAT32, data.dims());

@@ -42,7 +42,7 @@ REGISTER_LOWERING("relax.flatten", Flatten);
 void Concat(Lowering& op) {
   const Tensor out = op.Output();
   const int64_t rank = out.rank();
-  // None is allowed for vectors only.
+  // Only vectors have no axis.
   const int64_t axis = op.IsNone("axis") ? 0 : (op.Int("axis") + rank) % rank;
   npu_copy copy = op.CopyOf(op.Input(0), out);
   for (size_t i = 0; i < op.InputCount(); ++i) {
@@ -195,7 +195,7 @@ void StridedSlice(Lowering& op) {
     const int64_t axis = (axes[i] + rank) % rank;
     const int64_t step = op.IsNone("strides") ? 1 : op.Ints("strides").at(i);
     const int64_t size = op.FixedSize(data, static_cast<int>(axis));
-    // Negative ones count from the end; then clamp to the data.
+    // Negative indices count from the end; then clamp to the data.
     const auto place = [&](int64_t index) {
       const int64_t moved = index < 0 ? index + size : index;
       return step < 0 ? std::clamp<int64_t>(moved, -1, size - 1)
@@ -203,7 +203,7 @@ void StridedSlice(Lowering& op) {
     };
     const int64_t first = place(begin.at(i));
     const int64_t distance = place(end.at(i)) - first;
-    // TVM infers other types with assume_inbound, where a step is negative or a range not inside.
+    // With assume_inbound, TVM infers wrong sizes for negative steps and ranges beyond the data.
     if ((distance + step + (step < 0 ? 1 : -1)) / step != out_dims[axis].size) {
       op.Refuse("its type has " + std::to_string(out_dims[axis].size) + " elements along axis " +
                 std::to_string(axis) + ", and its range has another number of them");
@@ -230,8 +230,8 @@ void SliceScatter(Lowering& op) {
     op.Refuse("its range is " + std::to_string(start) + " to " + std::to_string(end) +
               "; it must be inside of axis " + std::to_string(axis) + " and as long as 'src'");
   }
-  // Three boxes that do not overlap. A box ends where a tensor does, so the part before the range
-  // needs a tensor of its own.
+  // Three boxes without overlap. A box ends with a tensor, so the part before the range needs a
+  // tensor of its own.
   if (start > 0) {
     std::vector<npu_dim> dims = data.dims();
     dims[axis] = FixedDim(start);
@@ -251,7 +251,7 @@ void SliceScatter(Lowering& op) {
 REGISTER_LOWERING("relax.slice_scatter", SliceScatter);
 
 void Tile(Lowering& op) {
-  // Both are as long as the longer one, with ones in front.
+  // Ones in front make repeats and dimensions equally many.
   std::vector<int64_t> repeats = op.Ints("repeats");
   std::vector<npu_dim> dims = op.Input(0).dims();
   const size_t rank = std::max(repeats.size(), dims.size());
@@ -268,8 +268,7 @@ void Repeat(Lowering& op) {
   const int64_t repeats = op.Int("repeats");
   const std::vector<npu_dim> dims = op.Input(0).dims();
   const auto rank = static_cast<int64_t>(dims.size());
-  // Without an axis the data is one long vector: its last dimension is the one that moves fastest,
-  // and the others follow it.
+  // Without an axis the data is one long vector, in which the last dimension moves fastest.
   const int64_t axis = op.IsNone("axis") ? rank - 1 : (op.Int("axis") + rank) % rank;
   std::vector<Repetition> repetitions;
   for (int64_t i = 0; i < rank; ++i) repetitions.push_back({dims[i], 1, i == axis ? repeats : 1});
@@ -278,7 +277,7 @@ void Repeat(Lowering& op) {
 
 REGISTER_LOWERING("relax.repeat", Repeat);
 
-// A load broadcasts by itself.
+// A load of the vector engine broadcasts.
 Value BroadcastTo(const Lowering&, VectorBuilder&, const Values& x) { return x[0]; }
 
 REGISTER_ELEMENTWISE("relax.broadcast_to", BroadcastTo);
@@ -295,7 +294,7 @@ void Flip(Lowering& op) {
 
 REGISTER_LOWERING("relax.flip", Flip);
 
-// A digit of an index of the data, which temporarily becomes its own dimension.
+// A digit of an index of the data, which temporarily becomes a dimension.
 struct Digit {
   IndexTerm term;
   npu_dim extent = {};

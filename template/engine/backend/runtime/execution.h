@@ -52,7 +52,7 @@ struct Request {
   npu_request* handle = nullptr;
   /*! \brief One for each of the driver's inputs and outputs, if they differ from the region's. */
   std::vector<Permutation> permutations;
-  /*! \brief Its counters after its last call: the driver cannot be asked while it runs. */
+  /*! \brief The counters after the last call: the driver cannot be asked while a request runs. */
   std::vector<uint64_t> counters;
   /*! \brief Whether it was submitted and not yet waited for. */
   bool is_running = false;
@@ -90,7 +90,7 @@ class LoadedProgram {
 
   /*! \brief A request that no other call uses. */
   Request* Acquire();
-  /*! \brief Returns it for reuse. */
+  /*! \brief Returns a request for reuse. */
   void Release(Request* request);
 
   /*! \brief Runs a bound request, within the time limit. */
@@ -150,11 +150,11 @@ class LoadedProgram {
 /*!
  * \brief The requests that one thread has submitted and not yet waited for.
  *
- * An error in one of them is thrown when all have ended, so that none is left running.
+ * An error of a request is thrown when all have ended, so that none is left running.
  */
 class PendingRequests {
  public:
-  /*! \brief Those of the calling thread. */
+  /*! \brief The requests of the calling thread. */
   static PendingRequests& OfThisThread();
   PendingRequests() = default;
   ~PendingRequests();

@@ -53,7 +53,7 @@ constexpr uint32_t kProgbits = 1, kSymbols = 2, kStrings = 3, kRelocations = 4;
 constexpr uint64_t kAllocated = 2, kExecutable = 4, kInfoIsLink = 0x40;
 constexpr uint8_t kLocalSection = 3, kWeakFunction = 2 << 4 | 2;
 
-/*! \brief The function in machine code, and where the address of the data goes into it. */
+/*! \brief The function in machine code, with the places of the data's address in it. */
 struct Code {
   uint16_t machine;
   std::vector<uint8_t> bytes;
@@ -96,8 +96,8 @@ Code MakeCode(Processor processor) {
 }
 
 template <typename T>
-std::string_view BytesOf(const T* items, size_t count) {
-  return {reinterpret_cast<const char*>(items), count * sizeof(T)};
+std::string_view BytesOf(const T* elements, size_t count) {
+  return {reinterpret_cast<const char*>(elements), count * sizeof(T)};
 }
 
 }  // namespace
@@ -113,10 +113,11 @@ std::optional<Processor> FindProcessor(const std::string& triple) {
 #endif
   }
   // Only on Linux is it certain that linkers read ELF; ilp32 and x32 have other pointers.
-  bool known = triple.find("-linux") != std::string::npos &&
-               triple.find("x32") == std::string::npos && triple.find("ilp32") == std::string::npos;
-  if (known && triple.rfind("x86_64-", 0) == 0) return Processor::kX86_64;
-  if (known && triple.rfind("aarch64-", 0) == 0) return Processor::kAArch64;
+  bool is_elf = triple.find("-linux") != std::string::npos &&
+                triple.find("x32") == std::string::npos &&
+                triple.find("ilp32") == std::string::npos;
+  if (is_elf && triple.rfind("x86_64-", 0) == 0) return Processor::kX86_64;
+  if (is_elf && triple.rfind("aarch64-", 0) == 0) return Processor::kAArch64;
   return std::nullopt;
 }
 

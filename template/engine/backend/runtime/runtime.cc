@@ -92,7 +92,7 @@ struct Manifest {
 
 /*! \brief An artifact in memory, checked and split into its sections. */
 struct Region {
-  /*! \brief Refers to bytes that stay where they are, aligned, as long as `owner` lives. */
+  /*! \brief Refers to aligned bytes that `owner` keeps. */
   Region(std::string_view bytes, std::shared_ptr<const void> owner)
       : owner(std::move(owner)),
         bytes(bytes),
@@ -115,7 +115,7 @@ struct Region {
                                           std::make_shared<const ffi::Tensor>(tensor));
   }
 
-  /*! \brief The name of the function that returns the address, where a library holds this. */
+  /*! \brief The name of the function by which a library returns the address of its artifact. */
   std::string FunctionName() const {
     char checksum[17];
     auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
@@ -144,7 +144,7 @@ constexpr char kAbout[] = ": the artifact ";
  */
 class ArtifactModule : public ffi::ModuleObj {
  public:
-  /*! \brief Without a processor it cannot be linked, and TVM keeps its bytes. */
+  /*! \brief Without a processor, the artifact cannot be linked, and TVM keeps its bytes. */
   ArtifactModule(std::shared_ptr<const Region> region, std::optional<Processor> processor)
       : region_(std::move(region)), processor_(processor) {}
 
@@ -237,22 +237,24 @@ class RegionModule : public ffi::ModuleObj {
     }
     using Answer = ffi::Any (*)(RegionModule*);
     static const std::map<std::string_view, Answer> kAnswers = {
-        {"get_symbol", [](RegionModule* of) -> ffi::Any { return of->Get().manifest.symbol; }},
+        {"get_symbol",
+         [](RegionModule* module) -> ffi::Any { return module->Get().manifest.symbol; }},
         // The program holds the constants, so TVM need not keep them for this module.
         {"get_const_vars", [](RegionModule*) -> ffi::Any { return ffi::Array<ffi::String>(); }},
-        {"save_to_bytes", [](RegionModule* of) -> ffi::Any { return of->Whole(); }},
-        {"counters", [](RegionModule* of) -> ffi::Any { return of->Load()->Counters(); }},
-        {"counter_units", [](RegionModule* of) -> ffi::Any { return of->Load()->CounterUnits(); }},
+        {"save_to_bytes", [](RegionModule* module) -> ffi::Any { return module->Whole(); }},
+        {"counters", [](RegionModule* module) -> ffi::Any { return module->Load()->Counters(); }},
+        {"counter_units",
+         [](RegionModule* module) -> ffi::Any { return module->Load()->CounterUnits(); }},
         {"manifest",
-         [](RegionModule* of) -> ffi::Any { return Text(of->Get().artifact.manifest); }},
-        {"describe", [](RegionModule* of) -> ffi::Any { return of->Load()->Describe(); }},
-        {"profile", [](RegionModule* of) -> ffi::Any { return of->Load()->TakeProfile(); }},
-        {"sizes", [](RegionModule* of) -> ffi::Any { return of->Sizes(); }},
+         [](RegionModule* module) -> ffi::Any { return Text(module->Get().artifact.manifest); }},
+        {"describe", [](RegionModule* module) -> ffi::Any { return module->Load()->Describe(); }},
+        {"profile", [](RegionModule* module) -> ffi::Any { return module->Load()->TakeProfile(); }},
+        {"sizes", [](RegionModule* module) -> ffi::Any { return module->Sizes(); }},
     };
-    auto found = kAnswers.find(std::string_view(name.data(), name.size()));
-    if (found != kAnswers.end()) {
+    auto named = kAnswers.find(std::string_view(name.data(), name.size()));
+    if (named != kAnswers.end()) {
       return ffi::Function::FromPacked(
-          [self, answer = found->second](ffi::PackedArgs, ffi::Any* result) {
+          [self, answer = named->second](ffi::PackedArgs, ffi::Any* result) {
             *result = answer(self.get());
           });
     }
@@ -341,7 +343,7 @@ class RegionModule : public ffi::ModuleObj {
     return loaded;
   }
 
-  /*! \brief A request that is returned at the end of its scope, unless it was handed on. */
+  /*! \brief Returns a request at the end of its scope. */
   struct Release {
     void operator()(Request* request) const { request->program->Release(request); }
   };
@@ -418,8 +420,8 @@ class RegionModule : public ffi::ModuleObj {
       const char* end = begin + buffers[i].bytes;
       for (size_t k = 0; k < i; ++k) {
         if (!arguments[k].is_tensor) continue;
-        const char* other = begin_of(buffers[k]);
-        if (other >= end || other + buffers[k].bytes <= begin) continue;
+        const char* begin_k = begin_of(buffers[k]);
+        if (begin_k >= end || begin_k + buffers[k].bytes <= begin) continue;
         TVM_FFI_THROW(ValueError) << signature.Describe(arguments[i]) << " shares memory with '"
                                   << arguments[k].name << "'; an output needs memory of its own";
       }
@@ -427,7 +429,7 @@ class RegionModule : public ffi::ModuleObj {
   }
 
   void Call(const ffi::PackedArgs& args) {
-    // Requests submitted by this thread may write memory that is read here.
+    // Requests that this thread submitted may write the inputs.
     PendingRequests::OfThisThread().WaitAll();
     const Signature& signature = Get().signature;
     Buffers buffers(signature.arguments().size());
@@ -436,7 +438,7 @@ class RegionModule : public ffi::ModuleObj {
     request->program->Execute(request.get());
   }
 
-  /*! \brief As Call, but the work may go on after the return, until runtime.wait_all. */
+  /*! \brief As Call, but the work may go on until runtime.wait_all. */
   void Submit(const ffi::PackedArgs& args) {
     const Signature& signature = Get().signature;
     Buffers buffers(signature.arguments().size());
@@ -445,7 +447,7 @@ class RegionModule : public ffi::ModuleObj {
     for (size_t i = 0; i < signature.arguments().size(); ++i) {
       if (!signature.arguments()[i].is_tensor) continue;
       auto tensor = args[static_cast<int>(i)].as<ffi::Tensor>();
-      // A buffer owned by others may be gone when this returns.
+      // A buffer that TVM does not own may be gone when this returns.
       if (!tensor.has_value()) return Call(args);
       const npu_buffer& buffer = buffers.data()[i];
       const char* data = static_cast<const char*>(buffer.data);
@@ -456,7 +458,7 @@ class RegionModule : public ffi::ModuleObj {
     PendingRequests::OfThisThread().Submit(request.release());
   }
 
-  /*! \brief Where the artifact is, if a library holds it. */
+  /*! \brief The artifact's place in a library, if one holds it. */
   ArtifactReference reference_;
   /*! \brief Whether TVM saves the reference in place of the artifact. */
   bool is_apart_ = false;
@@ -477,7 +479,7 @@ ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
   });
 }
 
-/*! \brief Loads an artifact from the tensor that the codegen has written it to, without a copy. */
+/*! \brief Loads an artifact from the codegen's tensor, without a copy. */
 ffi::Module LoadFromTensor(const ffi::Tensor& tensor) {
   return Translated<ArtifactError>(
       kAbout, [&] { return ffi::Module(ffi::make_object<RegionModule>(Region::Refer(tensor))); });
@@ -517,13 +519,13 @@ ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
 bool FailNext(const ffi::String& role, const ffi::String& call, int64_t status, int64_t count) {
   const auto& installed = RunDrivers();
   const auto in_role = std::find_if(installed.begin(), installed.end(),
-                                    [&](const auto& found) { return found.role == role; });
+                                    [&](const auto& driver) { return driver.role == role; });
   if (in_role == installed.end()) return false;
   const npu_run_api& driver = in_role->api;
-  const void* found = driver.extension == nullptr ? nullptr : driver.extension(NPU_FAULTS);
-  if (found == nullptr) return false;
+  const void* faults = driver.extension == nullptr ? nullptr : driver.extension(NPU_FAULTS);
+  if (faults == nullptr) return false;
   CheckDriver(driver,
-              static_cast<const npu_faults*>(found)->fail_next(
+              static_cast<const npu_faults*>(faults)->fail_next(
                   call.c_str(), static_cast<npu_status>(status), static_cast<int32_t>(count)),
               "asking for a failure of '" + std::string(call) + "'");
   return true;
