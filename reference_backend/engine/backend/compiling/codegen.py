@@ -120,7 +120,7 @@ def _read_artifact(file: BufferedReader, size: int) -> tvm_ffi.Tensor:
 
 
 def _memory_of(artifact: tvm_ffi.Tensor) -> memoryview:
-    # Before NumPy 2.1, its array cannot be written.
+    # Before NumPy 2.1, an array of it is read-only.
     array = np.from_dlpack(artifact)
     return memoryview((ctypes.c_uint8 * array.size).from_address(array.ctypes.data))
 

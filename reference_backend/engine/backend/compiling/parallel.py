@@ -308,7 +308,7 @@ class _Workers:
         return reference
 
     def close(self) -> None:
-        """Free the models; the session ends when nothing refers to it any more."""
+        """Free the models; the session ends with its last reference."""
         self.gather(self.call("close"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that commands read, and checks of those that they will write."""
+"""Files that commands read, and checks of files to be written."""
 
 from __future__ import annotations
 

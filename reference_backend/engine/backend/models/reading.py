@@ -70,7 +70,7 @@ def with_bfloat16(file: ModelFile, dtype: str) -> ModelFile:
 
 
 def require_model(path: Path, kinds: str, otherwise: str = "") -> None:
-    """Raise :class:`Problem` unless this file is there, and of a kind that can be read."""
+    """Refuse a file that is missing, or of a kind that cannot be read."""
     require_file(path)
     if _READERS.keys().isdisjoint((path.suffix.lower(), otherwise)):
         raise Problem(f"{path} is not a model that can be read; supported: {kinds}.")

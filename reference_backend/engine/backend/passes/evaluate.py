@@ -38,7 +38,7 @@ def fixed_shape(ty: relax.Type) -> tuple[str, tuple[int, ...]] | None:
 
 
 def constant_of(call: relax.Call) -> relax.Expr | None:
-    """Compute a call of constants; None if an argument is none, or NumPy cannot be exact."""
+    """Compute a call of constants; None if an argument is not constant, or NumPy is not exact."""
     name = str(getattr(call.op, "name", "")).removeprefix("relax.")
     if name not in _FUNCTIONS:
         return None
@@ -214,8 +214,8 @@ def _cast(attributes: Attributes, x: Array) -> Array | None:
         limits = np.iinfo(dtype.name)
         if not np.isfinite(x).all():
             return None
-        whole = np.trunc(x.astype("float64"))
-        if (whole < float(limits.min)).any() or (whole >= float(limits.max) + 1).any():
+        integers = np.trunc(x.astype("float64"))
+        if (integers < float(limits.min)).any() or (integers >= float(limits.max) + 1).any():
             return None
     if x.dtype == "float64" and dtype == "float16":
         return None  # TVM rounds twice on some targets.
@@ -229,8 +229,8 @@ def _quantize(attributes: Attributes, x: Array, scale: Array, zero_point: Array)
     along = [-1 if index == axis % x.ndim else 1 for index in range(x.ndim)]
     steps, zeros = (array.reshape(along if array.size > 1 else ()) for array in (scale, zero_point))
     limits = np.iinfo(dtype)
-    whole = np.rint(x / steps) + zeros.astype("float32")
-    return None if _has_nan(whole) else np.clip(whole, limits.min, limits.max).astype(dtype)
+    integers = np.rint(x / steps) + zeros.astype("float32")
+    return None if _has_nan(integers) else np.clip(integers, limits.min, limits.max).astype(dtype)
 
 
 def _cumulative(attributes: Attributes, x: Array) -> Array | None:

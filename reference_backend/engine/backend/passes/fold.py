@@ -34,7 +34,7 @@ _DEQUANTIZE = "relax.dequantize"
 """Not folded: quantized constants are smaller than real ones, and the NPU computes with them."""
 
 
-def materialize(site: Site) -> Bindings | None:
+def materialize_constant(site: Site) -> Bindings | None:
     """Compute a call without tensors, such as positions; a large result becomes a broadcast."""
     call = site.call
     name = op_name(call)

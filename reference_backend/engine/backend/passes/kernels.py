@@ -164,7 +164,7 @@ def _store(kernel: tvm.tirx.PrimFunc) -> tvm.tirx.BufferStore | None:
 
 
 def _border(kernel: tvm.tirx.PrimFunc) -> tuple[list[int], float | int] | None:
-    """Return where a kernel puts its input, and the value around it."""
+    """Return the offsets of a kernel's input in the result, and the value of the border."""
     stmt = kernel.body.block.body
     while isinstance(stmt, tvm.tirx.For):
         stmt = stmt.body

@@ -79,13 +79,13 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
                     inner = keep(binding.var.name, inner)
                 new = _dequantize_like(inner, source, axis, builder)
         elif isinstance(value, relax.TupleGetItem):
-            whole = value.tuple_value
-            parted = _split(values.get(whole), values, table, builder)
+            split = value.tuple_value
+            parted = _split(values.get(split), values, table, builder)
             if parted is not None:
                 inner, source = parted
-                if whole not in splits:
-                    splits[whole] = keep(whole.name, inner)
-                part = builder.normalize(relax.TupleGetItem(splits[whole], value.index))
+                if split not in splits:
+                    splits[split] = keep(split.name, inner)
+                part = builder.normalize(relax.TupleGetItem(splits[split], value.index))
                 part = keep(binding.var.name, part)
                 new = _dequantize_like(part, source, -1, builder)
         elif name == QUANTIZE:
@@ -94,8 +94,10 @@ def move_integers(block: Block, table: Table) -> Bindings | None:
             if is_call_of(before, DEQUANTIZE) and undoes(value, before, values):
                 new = before.args[0]
             else:
-                same = (binding.var for binding in alike if is_alike(value, binding.value, values))
-                new = next(same, None)
+                earlier = (
+                    binding.var for binding in alike if is_alike(value, binding.value, values)
+                )
+                new = next(earlier, None)
             if new is None:
                 alike.append(binding)
         if new is None:
@@ -129,7 +131,7 @@ def move_like(call: relax.Call, parts: Sequence[relax.Expr], border: float) -> r
 def _moved(
     call: relax.Call, values: Values, table: Table, builder: relax.BlockBuilder
 ) -> tuple[relax.Expr, relax.Call, int] | None:
-    """Return the call with integers, the dequantize of its operands, and that one's new axis."""
+    """Return the call with integers, its operands' dequantize, and the new axis of the scales."""
     name = op_name(call)
     fields = moved_parts(call, values)
     sources = [values.get(field) for field in fields]
@@ -188,8 +190,8 @@ def _integers_of(number: relax.Expr, source: relax.Call, values: Values) -> Cons
         return None
     integers = constant_of(relax.BlockBuilder().normalize(with_arguments(like, constants)))
     real = real_of(source, integers, values) if isinstance(integers, Constant) else None
-    same = real is not None and np.array_equal(real.value.numpy(), number.value.numpy())
-    return integers if same else None
+    is_exact = real is not None and np.array_equal(real.value.numpy(), number.value.numpy())
+    return integers if is_exact else None
 
 
 def _split(
@@ -282,7 +284,7 @@ def compute_bias(site: Site) -> Bindings | None:
     return None if real is None else site.bind(real)
 
 
-def interpolate_real_numbers(site: Site) -> Bindings | None:
+def interpolate_reals(site: Site) -> Bindings | None:
     """Turn `dequantize(resize2d(x))` into `resize2d(dequantize(x))`, if only that is in the table.
 
     Interpolated numbers are then not rounded to integers.

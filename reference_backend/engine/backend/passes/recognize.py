@@ -66,7 +66,7 @@ def recognize_chains(block: Block, table: Table) -> Bindings | None:
 def _leaks(
     inside: Set[relax.Var], last: relax.Var, users: dict[relax.Var, list[relax.Var]]
 ) -> bool:
-    """Whether an inner value of a chain is used outside of it."""
+    """Whether an op outside of a chain reads an inner value."""
     return any(
         not var.same_as(last)
         and (not isinstance(var, relax.DataflowVar) or any(u not in inside for u in users[var]))
@@ -90,13 +90,17 @@ def _as_call(
         call = function_of(op.relax)(*tensors, **attributes)
         call = relax.BlockBuilder().normalize(call)
     except (TypeError, ValueError, RuntimeError):
-        return None  # The op does not take these types; some ops only assert that.
-    same = tvm_ffi.structural_equal(call.ty, last.ty)
-    return call if same and table.refusal(call, values, op=op, asked_later=True) is None else None
+        return None  # The op does not take these types; some ops only assert them.
+    keeps_type = tvm_ffi.structural_equal(call.ty, last.ty)
+    return (
+        call
+        if keeps_type and table.refusal(call, values, op=op, asked_later=True) is None
+        else None
+    )
 
 
 def split_results(block: Block, table: Table) -> Bindings | None:
-    """Bind each used result of a call with several results to a variable, right after it."""
+    """Bind each used result of a call with several results to a variable after the call."""
     bindings = block.bindings
     if not any(table.entries_of(name) for name in block.by_op):
         return None
@@ -111,17 +115,17 @@ def split_results(block: Block, table: Table) -> Bindings | None:
     if not fields:
         return None
     # Results that are also read as a tuple.
-    whole = {var for var in fields if not isinstance(var, relax.DataflowVar)}
+    read_whole = {var for var in fields if not isinstance(var, relax.DataflowVar)}
     for binding in bindings:
         value = binding.value
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in fields:
             fields[value.tuple_value].append(binding)
         else:
-            whole.update(var for var in relax.analysis.free_vars(value) if var in fields)
+            read_whole.update(var for var in relax.analysis.free_vars(value) if var in fields)
     result: Bindings = []
     for binding in bindings:
         var, value = binding.var, binding.value
-        if var in whole:
+        if var in read_whole:
             call = relax.DataflowVar(f"{var.name}_results", value.ty)
             parts = [
                 relax.DataflowVar(f"{var.name}_{index}", ty)

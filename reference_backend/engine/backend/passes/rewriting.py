@@ -86,8 +86,8 @@ def with_constants(call: relax.Call, values: Values) -> relax.Call:
     def resolved(expr: relax.Expr) -> relax.Expr:
         if isinstance(expr, relax.Tuple):
             fields = [resolved(field) for field in expr.fields]
-            same = all(new is old for new, old in zip(fields, expr.fields, strict=True))
-            return expr if same else relax.Tuple(fields)
+            is_unchanged = all(new is old for new, old in zip(fields, expr.fields, strict=True))
+            return expr if is_unchanged else relax.Tuple(fields)
         bound = resolve(expr, values) if isinstance(expr, relax.Var) else expr
         return bound if isinstance(bound, Constant | relax.ShapeExpr) else expr
 

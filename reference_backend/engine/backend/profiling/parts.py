@@ -163,7 +163,7 @@ class OpProfile:
 
     @property
     def title(self) -> str:
-        """The name by which a user knows it."""
+        """The user's name of the op."""
         return self.origin or self.variable or self.label or "(no op)"
 
 
@@ -183,5 +183,5 @@ class HostCall:
 
     @property
     def title(self) -> str:
-        """The name by which a user knows it."""
+        """The user's name of the call."""
         return self.origin or self.name

@@ -359,11 +359,11 @@ def _length(calls: Iterable[Run | HostCall]) -> float:
 
 def _ops(events: Sequence[Event]) -> tuple[OpProfile, ...]:
     """Sum the events of each label, in the order in which they begin."""
-    whole = sum(event.end - event.begin for event in events)
+    total = sum(event.end - event.begin for event in events)
     profiles = []
-    for (region, label), mine in by_op(events).items():
+    for (region, label), op_events in by_op(events).items():
         op, variable = split_label(label)
-        span = sum(event.end - event.begin for event in mine)
+        span = sum(event.end - event.begin for event in op_events)
         profiles.append(
             OpProfile(
                 region=region,
@@ -373,11 +373,11 @@ def _ops(events: Sequence[Event]) -> tuple[OpProfile, ...]:
                 origin=None,
                 composite=None,
                 span=span,
-                busy=busy_of(mine),
-                traffic=traffic_of(mine),
-                share=round(span / whole, 6) if whole else 0.0,
-                operations=sum(event.operations for event in mine),
-                active=active_of(mine),
+                busy=busy_of(op_events),
+                traffic=traffic_of(op_events),
+                share=round(span / total, 6) if total else 0.0,
+                operations=sum(event.operations for event in op_events),
+                active=active_of(op_events),
             )
         )
     return _with_times(profiles, events)
@@ -386,13 +386,13 @@ def _ops(events: Sequence[Event]) -> tuple[OpProfile, ...]:
 def _with_times(ops: Iterable[OpProfile], events: Sequence[Event]) -> tuple[OpProfile, ...]:
     """Give ops their shares of the whole time, and the engines that they waited for."""
     times, waits = attributed_to(events), waits_of(events)
-    whole = sum(times.values())
+    total = sum(times.values())
     timed = []
     for op in ops:
         time = times.get((op.region, op.label), 0)
-        share = round(time / whole, 6) if whole else 0.0
-        mine = waits.get((op.region, op.label), {})
-        timed.append(replace(op, attributed=time, attributed_share=share, waits=mine))
+        share = round(time / total, 6) if total else 0.0
+        op_waits = waits.get((op.region, op.label), {})
+        timed.append(replace(op, attributed=time, attributed_share=share, waits=op_waits))
     return tuple(timed)
 
 

@@ -61,8 +61,8 @@ def attributed_to(events: Iterable[Event]) -> Mapping[Op, int]:
     for event in events:
         runs.setdefault((event.region, event.call), []).append(event)
     times: Counter[Op] = Counter()
-    for (region, _), mine in runs.items():
-        for label, time in _divided(mine).items():
+    for (region, _), run in runs.items():
+        for label, time in _divided(run).items():
             times[region, label] += time
     return times
 
@@ -106,6 +106,6 @@ def waits_of(events: Iterable[Event]) -> Mapping[Op, dict[str, int]]:
         still = event.begin - max(since, free.get(engine, 0))
         free[engine] = max(event.end, free.get(engine, 0))
         if event.waits_for is not None and still > 0:
-            mine = waits.setdefault((event.region, event.label), {})
-            mine[event.waits_for] = mine.get(event.waits_for, 0) + still
+            op_waits = waits.setdefault((event.region, event.label), {})
+            op_waits[event.waits_for] = op_waits.get(event.waits_for, 0) + still
     return waits

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _Run = tuple[str, int]
 """A run of a region: symbol and number of the run."""
 _HOST = 1
-"""The process of the host's tracks; those of the NPUs follow."""
+"""The process of the host's tracks; processes of the NPUs follow."""
 
 
 def trace_of(profiles: Sequence[Profile]) -> str:
@@ -41,8 +41,8 @@ def _events(profile: Profile, host: int) -> Iterator[JsonObject]:
     yield _name("process_name", host, 0, f"host of NPU{number}")
     yield _name("thread_name", host, 1, "calls")
     yield _name("thread_name", host, 2, "functions")
-    for index, whole in enumerate(profile.calls):
-        yield _slice(host, 1, f"call {index}", whole.begin_us, whole.end_us, "call")
+    for index, run in enumerate(profile.calls):
+        yield _slice(host, 1, f"call {index}", run.begin_us, run.end_us, "call")
     for function in profile.host:
         name, origin = function.name, function.origin
         title = name if origin is None else f"{name}: {origin}"

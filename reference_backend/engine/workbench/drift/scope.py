@@ -61,7 +61,7 @@ class Scope:
 
 
 def truth_of(test: ast.expr, scope: Scope) -> bool | None:
-    """Return whether a condition on what a caller has fixed holds; None if unknown."""
+    """Return whether a condition on fixed arguments holds; None if unknown."""
     match test:
         case ast.Name(id=name) if name in scope.fixed:
             values = scope.names.get(name, NOTHING)

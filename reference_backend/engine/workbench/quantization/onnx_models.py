@@ -158,8 +158,8 @@ class OnnxModel:
         """Return what the backend does with these ops between quantize and dequantize."""
         nodes = [self._nodes[node.index] for node in group]
         self._check_weights(nodes)
-        made = {name for node in nodes for name in node.output}
-        read = [name for node in nodes for name in _read(node) if name not in made]
+        produced = {name for node in nodes for name in node.output}
+        read = [name for node in nodes for name in _read(node) if name not in produced]
         outside = [name for name in dict.fromkeys(read) if name not in self._constants]
         results = [name for name in group[-1].outputs if name]
         if any(name not in self._shapes for name in (*outside, *results)):
@@ -170,7 +170,7 @@ class OnnxModel:
             [self._shapes[name] for name in outside],
             [self._shapes[name] for name in results],
             [self._constants[name] for name in dict.fromkeys(read) if name in self._constants],
-            value_info=[self._shapes[name] for name in made if name in self._shapes],
+            value_info=[self._shapes[name] for name in produced if name in self._shapes],
         )
         model = helper.make_model(
             graph, opset_imports=self.reference.opset_import, ir_version=self.reference.ir_version
@@ -178,7 +178,7 @@ class OnnxModel:
         real = [name for name in outside if _is_real(self._shapes[name])]
         for name in group[0].inputs if group[0].is_product else ():
             check_finite(name, *self._ranges[name], group[0].names[0])
-        # Its shapes are inferred: without this, ONNX Runtime does it again.
+        # Tells ONNX Runtime that shapes are inferred already.
         helper.set_model_props(model, {"onnx.infer": "onnxruntime.quant"})
         moved = [tuple((*real, *results))] if not group[0].is_product else []
         try:
@@ -393,11 +393,11 @@ def _one_range(
     """Give tied tensors the union of their ranges."""
     classes: dict[str, set[str]] = {}
     for names in tied:
-        whole = set().union(*(classes.get(name, {name}) for name in names))
-        classes.update(dict.fromkeys(whole, whole))
+        united = set().union(*(classes.get(name, {name}) for name in names))
+        classes.update(dict.fromkeys(united, united))
     result = dict(ranges)
-    for name, whole in classes.items():
-        lows, highs = zip(*(ranges[member] for member in whole if member in ranges), strict=True)
+    for name, united in classes.items():
+        lows, highs = zip(*(ranges[member] for member in united if member in ranges), strict=True)
         result[name] = (min(lows), max(highs))
     return result
 

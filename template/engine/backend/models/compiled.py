@@ -21,7 +21,7 @@ LIBRARY = ".so"
 """How the names of compiled libraries end."""
 
 Results: TypeAlias = "tvm.runtime.Tensor | Sequence[Results]"
-"""What a model returns: a tensor, or a tuple of results."""
+"""The results of a model: a tensor, or a tuple of results."""
 
 # The head of a 64-bit ELF file: the offset of the section table, and its entries.
 _ELF = struct.Struct("<4s36xQ10xHH2x")

@@ -27,7 +27,7 @@ _SAFE_ATTENTION = (  # PyTorch's form: zeros where all scores of a row are -inf.
 )
 
 _SCALES = (2.0**-5, 1.0)
-"""Of queries and keys; other factors may be what keeps their product in the range of its type."""
+"""The factors of queries and keys that may be merged; others may keep the product in range."""
 
 
 def _has_attention(table: Table, operand: str = "query") -> bool:

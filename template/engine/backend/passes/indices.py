@@ -54,7 +54,7 @@ def flatten_index(site: Site) -> Bindings | None:
     return steps.end(relax.op.take(data, places, axis=0))
 
 
-def index_from_start(site: Site) -> Bindings | None:
+def count_from_start(site: Site) -> Bindings | None:
     """Count negative constant indices from the start, or take them modulo a symbolic size.
 
     PyTorch's importer leaves them as they are, as in `x[:, -1]`; Relax does not define them.
@@ -129,7 +129,7 @@ def take_rows(site: Site) -> Bindings | None:
     if real.ty.dtype != call.ty.dtype:
         last = relax.op.astype(added.add(last), str(call.ty.dtype))
     bindings = added.end(last)
-    # The host takes it too: rows are less work than the table.
+    # Also on the host, rows are less work than the whole table.
     on_host = site.table.refusal(call, site.values, asked_later=True) is not None
     return bindings if on_host else if_taken(site, bindings)
 

@@ -19,7 +19,7 @@ _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 NORMS = ("relax.nn.layer_norm", "relax.nn.group_norm", "relax.nn.instance_norm")
 
 
-def compare_with_itself(site: Site) -> Bindings | None:
+def compare_nan(site: Site) -> Bindings | None:
     """Test for NaN by comparing a value with itself."""
     if not site.table.entries_of("relax.not_equal"):
         return None
@@ -28,7 +28,7 @@ def compare_with_itself(site: Site) -> Bindings | None:
 
 
 def ask_for_nan(site: Site) -> Bindings | None:
-    """Undo `compare_with_itself` on the host, where TVM's simplifier takes x == x for true."""
+    """Undo `compare_nan` on the host, where TVM's simplifier takes x == x for true."""
     call = site.call
     x, y = call.args
     if not x.same_as(y) or not str(getattr(x.ty, "dtype", "")).startswith(("float", "bfloat")):
@@ -41,7 +41,7 @@ def ask_for_nan(site: Site) -> Bindings | None:
 
 
 def spread_infinity(site: Site) -> Bindings | None:
-    """Spread a number that is not finite on the host, where TVM cannot lower a full of it."""
+    """Broadcast a non-finite number on the host, where TVM cannot lower a `full` of it."""
     number, ty = site.constant(site.call.args[1]), site.call.ty
     if number is None or not str(number.ty.dtype).startswith(("float", "bfloat")):
         return None
@@ -54,7 +54,7 @@ def spread_infinity(site: Site) -> Bindings | None:
     return steps.end(relax.op.broadcast_to(converted, ty.shape))
 
 
-def compare_with_largest(site: Site) -> Bindings | None:
+def compare_largest(site: Site) -> Bindings | None:
     """Test for finite and for infinite values by comparing with the largest finite number."""
     is_finite = op_name(site.call) == "relax.isfinite"
     # NaN is neither finite nor infinite.
@@ -68,7 +68,7 @@ def compare_with_largest(site: Site) -> Bindings | None:
     return steps.end(compare(steps.add(relax.op.abs(x)), largest))
 
 
-def clip_of_limits(site: Site) -> Bindings | None:
+def form_clip(site: Site) -> Bindings | None:
     """Rewrite a minimum of a maximum, which ONNX's importer emits for Clip, as a clip."""
     call = site.call
     if not site.table.entries_of("relax.clip") or not site.is_used_once(call.args[0]):
@@ -83,11 +83,11 @@ def as_clip(call: relax.Call, values: Values) -> relax.Call | None:
     if not isinstance(inner, relax.Call) or getattr(inner.op, "name", "") != "relax.maximum":
         return None
     low, high = (_number(resolve(limit.args[1], values)) for limit in (inner, call))
-    # With crossed bounds, a clip returns the lower one, but the minimum the upper one.
+    # With crossed bounds, a clip returns the lower bound, but the minimum the upper.
     if low is None or high is None or low > high:
         return None
-    same = tvm_ffi.structural_equal(inner.ty, call.ty)
-    if not same or not tvm_ffi.structural_equal(inner.args[0].ty, call.ty):
+    keeps_type = tvm_ffi.structural_equal(inner.ty, call.ty)
+    if not keeps_type or not tvm_ffi.structural_equal(inner.args[0].ty, call.ty):
         return None
     return relax.op.clip(inner.args[0], low, high)
 
@@ -107,7 +107,7 @@ _PAIRWISE = {
 """The op of two tensors that computes a reduction over their stack."""
 
 
-def unstack(site: Site) -> Bindings | None:
+def unstack_pairs(site: Site) -> Bindings | None:
     """Turn `max(stack(a, b), 0)` into `maximum(a, b)`; ONNX's Max, Min and Sum are read so."""
     call = site.call
     name = _PAIRWISE[op_name(call)]
@@ -132,7 +132,7 @@ def unstack(site: Site) -> Bindings | None:
 
 
 def _before_broadcast(site: Site, expr: relax.Expr) -> relax.Expr:
-    """Return what was broadcast, since element-wise ops broadcast it themselves."""
+    """Return a value before its broadcast, which element-wise ops do themselves."""
     value = site.value(expr)
     return value.args[0] if is_call_of(value, "relax.broadcast_to") else expr
 
@@ -226,7 +226,7 @@ def fold_batch_norm(site: Site) -> Bindings | None:
 def _convolution(
     expr: relax.Expr, site: Site
 ) -> tuple[relax.Call | None, float | npt.NDArray[np.float64]]:
-    """Return the convolution that a value comes from, and the constant per-channel bias on it."""
+    """Return the convolution behind a value, and the constant bias of each channel after it."""
     value = site.value(expr)
     if is_call_of(value, *_CONVOLUTIONS):
         return value, 0.0

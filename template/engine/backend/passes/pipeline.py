@@ -17,11 +17,11 @@ from tvm import relax
 from ..table.table import Table
 from . import (
     attention,
-    earlier,
     fold,
     indices,
     kernels,
     normalize,
+    quantize_first,
     quantized,
     recognize,
     scales,
@@ -74,13 +74,13 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _of_tvm("NameSizes", selections.name_sizes),
     # Early, since importers' kernels hide ops.
     _calls("RecoverOps", kernels.recover_op, "relax.call_tir"),
-    _calls("SimplifyViews", views.reshape_or_nothing, *_VIEWS),
+    _calls("SimplifyViews", views.simplify_view, *_VIEWS),
     # Before folding, which computes the index arithmetic if it is constant.
     _calls("FlattenIndices", indices.flatten_index, "relax.index_tensor"),
-    _calls("CompareNaN", normalize.compare_with_itself, "relax.isnan"),
-    _calls("CompareLargest", normalize.compare_with_largest, "relax.isfinite", "relax.isinf"),
-    # Before folding: makes the initial constants, without a kernel for each.
-    _calls("MaterializeConstants", fold.materialize, *fold.MADE_OF_NOTHING),
+    _calls("CompareNaN", normalize.compare_nan, "relax.isnan"),
+    _calls("CompareLargest", normalize.compare_largest, "relax.isfinite", "relax.isinf"),
+    # Before folding, which would build a kernel for each initial constant.
+    _calls("MaterializeConstants", fold.materialize_constant, *fold.MADE_OF_NOTHING),
     # Before folding, which leaves a dequantize of constants alone.
     _calls("ComputeBiases", quantized.compute_bias, quantized.DEQUANTIZE),
     # Before folding, which computes weights that are cast.
@@ -89,23 +89,23 @@ CANONICALIZATION: tuple[Pass, ...] = (
     # Before all passes that read constants and the sizes in them.
     Pass("FoldConstants", fold.fold_constants),
     # Before integers are moved, since element-wise ops compute with them.
-    _calls("UnstackPairs", normalize.unstack, "relax.max", "relax.min", "relax.sum"),
+    _calls("UnstackPairs", normalize.unstack_pairs, "relax.max", "relax.min", "relax.sum"),
     # After folding, which computes factors, and before transpositions are moved.
     _calls("ScaleFactors", scales.scale_factors, "relax.matmul"),
     # After folding, which computes zero points.
     _blocks("SignIntegers", signed.sign_integers),
     # After folding, which leaves a dequantize of constants alone, and before ops are put together.
     _blocks("MoveIntegers", quantized.move_integers),
-    _calls("InterpolateReals", quantized.interpolate_real_numbers, quantized.DEQUANTIZE),
+    _calls("InterpolateReals", quantized.interpolate_reals, quantized.DEQUANTIZE),
     # After folding, which computes the indices.
-    _calls("CountFromStart", indices.index_from_start, "relax.take"),
+    _calls("CountFromStart", indices.count_from_start, "relax.take"),
     # After CountFromStart: the indices are read several times.
     _calls("TakeRows", indices.take_rows, "relax.take"),
     _blocks("DropEmpties", indices.drop_empties),
     # After RecoverOps, which recovers paddings.
     _calls("PadByTake", indices.pad_by_take, "relax.nn.pad"),
     # After folding, which computes the bounds.
-    _calls("FormClips", normalize.clip_of_limits, "relax.minimum"),
+    _calls("FormClips", normalize.form_clip, "relax.minimum"),
     _calls("FoldBatchNorm", normalize.fold_batch_norm, TUPLE_GET_ITEM),
     # After FormClips, which makes some of the clips.
     _calls("MergeClips", normalize.merge_clips, "relax.clip"),
@@ -113,9 +113,9 @@ CANONICALIZATION: tuple[Pass, ...] = (
     # Before the passes that match single transpositions.
     _calls("MergeTransposes", views.merge_transposes, "relax.permute_dims"),
     # Before the matmul around such a swap is unflattened, and before attention is matched.
-    _calls("UnflattenSwaps", views.swap_in_batches, "relax.reshape"),
-    _calls("UnflattenMatmuls", views.multiply_in_batches, "relax.reshape"),
-    # Attention, from its scores outwards: each brings it closer to the chains of the table.
+    _calls("UnflattenSwaps", views.unflatten_swap, "relax.reshape"),
+    _calls("UnflattenMatmuls", views.unflatten_matmul, "relax.reshape"),
+    # Attention, from the scores outwards: each pass brings it closer to a chain of the table.
     _calls("ScaleOnce", attention.scale_once, "relax.matmul"),
     _calls("AddBiasesFirst", attention.add_biases_first, "relax.matmul"),
     _calls("GuardBehindAttention", attention.guard_behind_attention, "relax.matmul"),
@@ -123,7 +123,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("TurnGuard", attention.turn_guard, "relax.permute_dims"),
     _calls("SwapKeys", attention.swap_key, "relax.matmul"),
     # After the passes that match real numbers that are moved.
-    _blocks("QuantizeFirst", earlier.quantize_first),
+    _blocks("QuantizeFirst", quantize_first.quantize_first),
     # After the passes that make clips.
     _calls("DropLimits", quantized.drop_limits, quantized.QUANTIZE),
     _blocks("DequantizeForEach", sharing.dequantize_for_each),

@@ -122,9 +122,11 @@ def scale_factors(site: Site) -> Bindings | None:
             if scaled is None:
                 continue
             steps = Steps(site)
-            new = _rearranged_like(site, steps, source, end, steps.add(scaled))
-            plain = _rearranged_like(site, steps, operand, product, new if is_scaled else data)
-            operands = [partner if is_scaled else new] * 2
+            rearranged = _rearranged_like(site, steps, source, end, steps.add(scaled))
+            plain = _rearranged_like(
+                site, steps, operand, product, rearranged if is_scaled else data
+            )
+            operands = [partner if is_scaled else rearranged] * 2
             operands[index] = plain
             return steps.end(relax.op.matmul(*operands, call.attrs.out_dtype))
     return None
@@ -172,7 +174,7 @@ def _scaled(site: Site, expr: relax.Expr, factor: np.float64) -> relax.Call | No
     if scale is None:
         return None
     product = (scale.value.numpy() * factor).astype(str(scale.ty.dtype))
-    # A composite takes no other scales.
+    # A composite takes only positive, finite scales.
     if not (np.isfinite(product) & (product > 0)).all():
         return None
     data, _, zero_point = value.args

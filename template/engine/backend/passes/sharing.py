@@ -51,10 +51,10 @@ def dequantize_for_each(block: Block, table: Table) -> Bindings | None:
                     real = folded_from(real, str(data.ty.dtype))
                     reals[var] = replaced[var] = real
                     continue
-            # The first keeps the existing one, unless others share it.
+            # The first reader keeps the existing dequantize, unless readers share that.
             if readers.needs_own(binding, source) and (var in seen or readers.share(var, source)):
                 copy = relax.DataflowVar(str(var.name), var.ty)
-                # Composites are found by the identity of values.
+                # A new call, since composites are found by the identity of values.
                 copies.append(relax.VarBinding(copy, _with_replaced(source, {})))
                 replaced[var] = copy
             seen.add(var)
@@ -107,14 +107,14 @@ class _Readers:
         return binding.var in self._behind_products or binding.var in self._before_quantize
 
     def share(self, var: relax.Var, dequantize: relax.Call) -> bool:
-        """Whether a dequantize is a result, or has readers that need none of their own."""
+        """Whether a dequantize is a result, or has a reader that can share it."""
         if not isinstance(var, relax.DataflowVar):
             return True
         return any(not self.needs_own(reader, dequantize) for reader in self._readers.get(var, []))
 
     @cached_property
     def _behind_products(self) -> set[relax.Var]:
-        """The results of products that may take integers, and all that is computed from them."""
+        """The results of products that may take integers, and all values computed from them."""
         behind: set[relax.Var] = set()
         for binding in self._block.bindings:
             name = op_name(binding.value)
@@ -159,7 +159,7 @@ class _Readers:
         return name in REARRANGES and self._are_weights(binding)
 
     def _refusal(self, call: relax.Call) -> Reason | None:
-        """Return why a call stays on the host, with real numbers for what it dequantizes."""
+        """Return why a call stays on the host if its dequantized constants are real."""
         # A ChainMap wants mutable maps, but nothing writes into this one.
         values = cast(MutableMapping[relax.Var, relax.Expr], self._block.values)
         return self._table.refusal(call, ChainMap(self._integers, values), asked_later=True)

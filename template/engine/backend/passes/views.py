@@ -12,7 +12,7 @@ from ..table.chains import in_rank, transposed_axes
 from .rewriting import Bindings, Site, is_call_of, op_name
 
 
-def reshape_or_nothing(site: Site) -> Bindings | None:
+def simplify_view(site: Site) -> Bindings | None:
     """Drop casts and broadcasts to the same type; turn other views into reshapes."""
     call = site.call
     name = op_name(call)
@@ -52,7 +52,7 @@ def merge_transposes(site: Site) -> Bindings | None:
     return site.bind(transposed)
 
 
-def swap_in_batches(site: Site) -> Bindings | None:
+def unflatten_swap(site: Site) -> Bindings | None:
     """Swap the last two dimensions in place; ONNX's exporter flattens the batch around it."""
     view = site.call
     if not site.is_used_once(view.args[0]):
@@ -79,7 +79,7 @@ def swap_in_batches(site: Site) -> Bindings | None:
     return site.bind(relax.op.permute_dims(data, swap))
 
 
-def multiply_in_batches(site: Site) -> Bindings | None:
+def unflatten_matmul(site: Site) -> Bindings | None:
     """Restore the batch dimensions of a matmul, which PyTorch flattens around it."""
     view = site.call
     if not site.is_used_once(view.args[0]):

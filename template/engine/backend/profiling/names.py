@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _KERNELS = {"astype": "cast", "concat": "concatenate", "permute_dims": "transpose"}
 """TVM's names of kernels that differ from the op's name."""
-# What a report says of the call of a kernel.
+# A report's words for the call of a kernel.
 _CALLED = re.compile(r"the kernel '([^']+)'")
 
 
 def split_label(label: str | None) -> tuple[str | None, str | None]:
-    """Return op and variable of a label such as "relax.nn.relu (lv3)"; of others, it and None."""
+    """Return op and variable of a label such as "relax.nn.relu (lv3)", else the label and None."""
     match = re.fullmatch(r"(\S+) \((.*)\)", label or "")
     return (match[1], match[2]) if match is not None else (label, None)
 
@@ -92,9 +92,9 @@ def named_host_calls(
             ran.setdefault(kernel, []).append(index)
     renamed = list(host)
     for kernel, indices in ran.items():
-        for mine in _by_call(indices, host, calls):
-            if len(mine) == len(ops[kernel]):
-                for index, op in zip(mine, ops[kernel], strict=True):
+        for in_call in _by_call(indices, host, calls):
+            if len(in_call) == len(ops[kernel]):
+                for index, op in zip(in_call, ops[kernel], strict=True):
                     if op.origin:
                         renamed[index] = replace(renamed[index], origin=str(op.origin))
     return tuple(renamed)
@@ -110,10 +110,10 @@ def _by_call(
     indices: Sequence[int], host: Sequence[HostCall], calls: Sequence[Run]
 ) -> Iterator[list[int]]:
     """Divide functions among the calls of the model in which they ran."""
-    at = 0
+    next_index = 0
     for call in calls:
-        mine = []
-        while at < len(indices) and host[indices[at]].begin_us <= call.end_us:
-            mine.append(indices[at])
-            at += 1
-        yield mine
+        in_call = []
+        while next_index < len(indices) and host[indices[next_index]].begin_us <= call.end_us:
+            in_call.append(indices[next_index])
+            next_index += 1
+        yield in_call

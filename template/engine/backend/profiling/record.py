@@ -22,7 +22,7 @@ RECORD = f"{BACKEND}.profiling.record"
 """The function of a board that its clients call."""
 
 Recording = JsonObject
-"""`device`, `calls`, `regions` with what their modules recorded, and `host`; times in us."""
+"""`device`, `calls`, `regions` with the records of their modules, and `host`; times in us."""
 
 
 def region_modules(module: tvm.runtime.Module) -> dict[str, tvm.runtime.Module]:

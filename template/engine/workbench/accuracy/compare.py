@@ -88,11 +88,11 @@ def accuracy_report(
             "No layer of the quantized model could be matched with the float model: "
             + (differences[0] if differences else "nothing is computed.")
         )
-    whole = _machine(compile_partitioned(where.partitioned, loaded, target))
+    whole_model = _machine(compile_partitioned(where.partitioned, loaded, target))
     names = [f"layer{index}" for index in range(len(layers))]
     functions = {name: layer.function for name, layer in zip(names, layers, strict=True)}
     # The whole model was checked above for ops that must not be on the host.
-    each = _machine(
+    layer_machine = _machine(
         compile_for(
             with_kernels(quantized, functions),
             target=target,
@@ -110,10 +110,10 @@ def accuracy_report(
         values = dict(zip(read, real_values, strict=False))
         for name, layer, total in zip(names, layers, sums, strict=True):
             (result,) = _run(
-                each, name, [values[var] for var in layer.inputs], layer.function.params
+                layer_machine, name, [values[var] for var in layer.inputs], layer.function.params
             )
             total.add(values[layer.output], result)
-        outputs = _run(whole, "main", batch)
+        outputs = _run(whole_model, "main", batch)
         ends = ends or [Sums() for _ in outputs]
         for total, real_end, result in zip(ends, real_values[len(read) :], outputs, strict=True):
             total.add(real_end, result)
@@ -234,7 +234,7 @@ class _Placements:
         self.partitioned = partitioned
         self._ops: dict[str, list[OpPlacement]] = {}
         for op in offload_report(partitioned).ops:
-            # The passes append this where they move integers instead of real numbers.
+            # The passes append _integers where they move integers instead of real numbers.
             self._ops.setdefault(op.name.removesuffix("_integers"), []).append(op)
 
     @property

@@ -76,7 +76,7 @@ class LayerAccuracy(Accuracy):
 
     @property
     def summary(self) -> str:
-        """The ops as one word; if there are many, without those in the middle."""
+        """The names of the ops joined by +; of many, only the first and last."""
         shown = self.ops if len(self.ops) < 5 else (*self.ops[:2], "...", *self.ops[-1:])
         return "+".join(shown)
 
@@ -272,9 +272,9 @@ class Sums:
             shape[self.axis] = -1
             steps = steps.reshape(shape)
         x, y = expected.astype(np.float64), actual.astype(np.float64)
-        # Masks are infinite in both.
-        same = (x == y) & ~np.isfinite(x)
-        x, y = (np.where(same, 0.0, values) for values in (x, y))
+        # Masks are infinite in both models.
+        are_equal = (x == y) & ~np.isfinite(x)
+        x, y = (np.where(are_equal, 0.0, values) for values in (x, y))
         error = np.abs(x - y)
         error = np.where(np.isfinite(error), error, np.inf)
         self._signal += float((x * x).sum())

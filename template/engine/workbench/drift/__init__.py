@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the installed TVM has changed of what the backend needs."""
+"""Compares the installed TVM with the one that the engine was tried with."""

@@ -28,7 +28,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a model; with the class that wraps it, if methods of that are called."""
+    """A node of a model; `kind` is the class of its wrapper, whose methods are called."""
 
     kind: type | None = None
 
@@ -130,7 +130,7 @@ NOTHING: Values = frozenset()
 
 @dataclass
 class Reads:
-    """What a converter reads."""
+    """The attributes and inputs that a converter reads."""
 
     attributes: set[str] = field(default_factory=set)
     ranges: set[tuple[int, int | None]] = field(default_factory=set)

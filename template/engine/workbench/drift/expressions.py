@@ -198,7 +198,7 @@ class Expressions:
                 case Read():
                     possible |= frozenset({value})
                 case Attributes() if name in ("get", "pop"):
-                    # The method, to be called by another name.
+                    # The method may be called by another name.
                     possible |= frozenset({value})
                 case Node() if name in _GIVES_ATTRIBUTES:
                     possible |= frozenset({Attributes()})
@@ -248,8 +248,8 @@ class Expressions:
                 case Attributes():
                     possible |= attributes_named(key)
                 case Inputs() | Several() | Read():
-                    whole = number if isinstance(number, int) else None
-                    possible |= self._element(frozenset({value}), whole)
+                    place = number if isinstance(number, int) else None
+                    possible |= self._element(frozenset({value}), place)
                 case Node():
                     for method in self._member(value, "__getitem__"):
                         possible |= self._call(method, [key], {})
@@ -351,8 +351,8 @@ class Expressions:
                     self._use_all(arguments, keywords)
                     result = frozenset({value})
                 case Node() if name == "normalized_arguments":
-                    both = (frozenset({Inputs()}), frozenset({Attributes()}))
-                    result = frozenset({Several(both)})
+                    inputs_and_attributes = (frozenset({Inputs()}), frozenset({Attributes()}))
+                    result = frozenset({Several(inputs_and_attributes)})
                 case Node() if name == "Inputs":
                     place = only(arguments[0])
                     result = frozenset({Inputs().at(place if isinstance(place, int) else None)})

@@ -88,10 +88,10 @@ class Follower(Expressions):
             if function.__module__.startswith("tflite.") and "Options" in function.__name__:
                 return frozenset({Options(function.__name__)})
             if self._is_followed(function):
-                made = frozenset({Object(Instance(function))})
-                for method in member(function, "__init__", made):
+                created = frozenset({Object(Instance(function))})
+                for method in member(function, "__init__", created):
                     self._call(method, arguments, keywords)
-                return made
+                return created
         elif isinstance(function, FunctionType) and self._is_followed(function):
             return self._run(function, arguments, keywords, None)
         elif isinstance(function, functools.partial):

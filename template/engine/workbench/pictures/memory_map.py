@@ -36,8 +36,8 @@ def memory_svg(profile: Profile) -> str:
     """
     if not profile.allocations:
         return nothing("The driver does not tell what its memories hold.")
-    begins, whole = _begins(profile)
-    scale = (_RIGHT - _LEFT) / max(whole, 1)
+    begins, duration = _begins(profile)
+    scale = (_RIGHT - _LEFT) / max(duration, 1)
     colours = colours_of(profile.ops)
     numbers = {(op.region, op.label): index for index, op in enumerate(profile.ops)}
     titles: dict[tuple[str, str | None], str] = {
@@ -50,9 +50,12 @@ def memory_svg(profile: Profile) -> str:
         size = _size(profile, memory)
         of = f" of {size:,}" if size else ""
         marks.append(text(_LEFT, top - 10, f"{memory}: {peak:,}{of} bytes in use at most"))
-        mine = [allocation for allocation in profile.allocations if allocation.memory == memory]
+        allocations = [
+            allocation for allocation in profile.allocations if allocation.memory == memory
+        ]
         shown = sorted(
-            mine, key=lambda allocation: (allocation.begin - allocation.end) * allocation.bytes
+            allocations,
+            key=lambda allocation: (allocation.begin - allocation.end) * allocation.bytes,
         )
         labels: Marks = []
         for allocation in shown[:_MOST_MARKS]:
@@ -90,7 +93,7 @@ def memory_svg(profile: Profile) -> str:
         for begin in begins.values():
             x = _LEFT + begin * scale
             marks.append(line(x, top, x, bottom, ' stroke-opacity="0.4" stroke-dasharray="3 3"'))
-        marks += time_axis(whole, _LEFT, _RIGHT, top, bottom, profile.unit or "")
+        marks += time_axis(duration, _LEFT, _RIGHT, top, bottom, profile.unit or "")
         if len(shown) > _MOST_MARKS:
             hidden = f"without the {len(shown) - _MOST_MARKS:,} smallest"
             marks.append(text(_LEFT, bottom + 32, hidden))
@@ -99,7 +102,7 @@ def memory_svg(profile: Profile) -> str:
 
 
 def _begins(profile: Profile) -> tuple[dict[str, int], int]:
-    """Return when the first run of each region begins, one after the other, and the end of all."""
+    """Return the begin of each region's first run, one after the other, and the end of all."""
     begins, end = {}, 0
     for region in profile.regions:
         if region.runs:

@@ -102,9 +102,11 @@ class Plan:
 
 def inputs_of(group: Group) -> list[str]:
     """Return the real tensors from outside that a group reads, without constants."""
-    made = {name for node in group for name in node.outputs}
+    produced = {name for node in group for name in node.outputs}
     return [
-        name for name in dict.fromkeys(n for node in group for n in node.inputs) if name not in made
+        name
+        for name in dict.fromkeys(n for node in group for n in node.inputs)
+        if name not in produced
     ]
 
 
@@ -270,11 +272,11 @@ class _Graph:
         while True:
             read = {name for group in groups for name in inputs_of(group)}
             read |= {name for node in chosen for name in node.inputs}
-            made = fixed | {name for node in chosen for name in node.outputs}
+            produced = fixed | {name for node in chosen for name in node.outputs}
             kept = [
                 node
                 for node in chosen
-                if made.issuperset(node.inputs) and read.intersection(node.outputs)
+                if produced.issuperset(node.inputs) and read.intersection(node.outputs)
             ]
             if len(kept) == len(chosen):
                 return tuple(kept)

@@ -156,7 +156,7 @@ def dynamic_shapes(
 
 
 class Zeros(fx.Interpreter):  # type: ignore[misc]
-    """Finds the tensors that are 0 for all batches that it runs."""
+    """Finds the tensors that are 0 in all batches."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)

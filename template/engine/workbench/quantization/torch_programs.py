@@ -68,7 +68,7 @@ def simplified(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
 def reads_differently(
     nodes: Iterable[fx.Node], table: Mapping[torch._ops.OperatorBase, object]
 ) -> bool:
-    """Whether decomposing nodes by a table changes what the importer reads; it takes long."""
+    """Whether decomposing nodes first changes what the importer reads; decomposing is slow."""
     return any(node.target in table and node.target not in _SAME for node in nodes)
 
 
@@ -90,9 +90,9 @@ def fold_weights(module: fx.GraphModule) -> None:
         name = f"folded_{weight.name}"
         module.register_buffer(name, computed(weight).contiguous())
         with graph.inserting_before(node):
-            made = graph.get_attr(name)
-        made.meta["val"] = weight.meta["val"]
-        node.update_arg(1, made)
+            folded = graph.get_attr(name)
+        folded.meta["val"] = weight.meta["val"]
+        node.update_arg(1, folded)
     graph.eliminate_dead_code()
     module.recompile()
 
@@ -117,15 +117,15 @@ def _scaled_sum(
 
 
 def _chunk(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
-    whole = x.shape[dim]
-    return _split(x, -(-whole // chunks), dim) if isinstance(whole, int) else NotImplemented
+    extent = x.shape[dim]
+    return _split(x, -(-extent // chunks), dim) if isinstance(extent, int) else NotImplemented
 
 
 def _split(x: torch.Tensor, size: int, dim: int = 0) -> Any:
-    whole = x.shape[dim]
-    if not (isinstance(whole, int) and isinstance(size, int)):
+    extent = x.shape[dim]
+    if not (isinstance(extent, int) and isinstance(size, int)):
         return NotImplemented
-    return _parts(x, [min(size, whole - start) for start in range(0, whole, size)], dim)
+    return _parts(x, [min(size, extent - start) for start in range(0, extent, size)], dim)
 
 
 def _parts(x: torch.Tensor, sizes: Sequence[int], dim: int = 0) -> Any:

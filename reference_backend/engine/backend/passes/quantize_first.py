@@ -113,10 +113,10 @@ class _QuantizeFirst:
             read = moved_parts(value, self._values)
         moved = {part for part in read if isinstance(part, relax.Var)}
         for var in relax.analysis.free_vars(value):
-            mine = quantize if var in moved else None
-            agreed = self._demand.get(var, mine)
-            same = mine is not None and agreed is not None and self._is_alike(mine, agreed)
-            self._demand[var] = mine if same else None
+            demand = quantize if var in moved else None
+            agreed = self._demand.get(var, demand)
+            agrees = demand is not None and agreed is not None and self._is_alike(demand, agreed)
+            self._demand[var] = demand if agrees else None
 
     def _is_alike(self, first: relax.Call, second: relax.Call) -> bool:
         return is_alike(first, second, self._values)
