@@ -121,6 +121,7 @@ EDITS = {
             "  copy.data_offset[axis] = op.FixedSize(data, static_cast<int>(axis)) - 1;\n"
             "  copy.data_step[axis] = -1;\n"
             "  op.Emit(copy);\n",
+            "  op.FixedSize(data, static_cast<int>(axis));\n"
             "  op.Emit(npu_reverse{0, data.id, op.Output().id, static_cast<int32_t>(axis)});\n",
         )
     ],
@@ -171,7 +172,8 @@ import tvm_try_npu as backend
 
 array = np.arange(6 * 16 * 32, dtype="float32").reshape(6, 16, 32) / 7
 for axis in range(3):
-    mod = build(lambda x: relax.op.flip(relax.op.nn.relu(x), axis), array.shape)
+    relu = relax.op.nn.relu
+    mod = build(lambda x: relu(relax.op.flip(relu(x), axis)), array.shape)
     for settings in ({}, {"scratchpad_bytes": 8192}, {"precision": "float16"}):
         executable = backend.compile_for_try_npu(mod, on_decline="error", **settings)
         machine = relax.VirtualMachine(executable, tvm.cpu())
