@@ -10,7 +10,9 @@ set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool
 )
 list(TRANSFORM _kernels PREPEND "${CMAKE_CURRENT_LIST_DIR}/kernels/")
 list(TRANSFORM _kernels APPEND ".cc")
-npu_add_kernel_objects(${NPU_OBJECTS}_kernel_objects ${_kernels})
+# One file for each plain operation.
+file(GLOB _operations CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/operations/*.cc")
+npu_add_kernel_objects(${NPU_OBJECTS}_kernel_objects ${_kernels} ${_operations})
 # Several operations in one loop round as they do one by one.
 target_compile_options(${NPU_OBJECTS}_kernel_objects PRIVATE -ffp-contract=off)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -42,9 +44,7 @@ set(_sources accesses bytes device elision events execute faults listing machine
 )
 list(TRANSFORM _sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
 list(TRANSFORM _sources APPEND ".cc")
-# One file for each plain operation.
-file(GLOB _operations CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/operations/*.cc")
-npu_add_objects(${NPU_OBJECTS}_emulator_objects ${_sources} ${_operations})
+npu_add_objects(${NPU_OBJECTS}_emulator_objects ${_sources})
 npu_join(${NPU_OBJECTS}_emulator_objects 0)
 set(NPU_EMULATOR_OBJECTS $<TARGET_OBJECTS:${NPU_OBJECTS}_emulator_objects>
     $<TARGET_OBJECTS:${NPU_OBJECTS}_kernel_objects>

@@ -490,36 +490,36 @@ struct Builder {
 
   // ---- Operations ----
 
+  /*! \brief The node of an operation without its epilogue; `reads` are its tensors. */
+  template <typename Op, typename... Reads>
+  Node NodeOf(Kind kind, Op Node::* place, Op op, Reads... reads) {
+    Node node = MakeNode(kind);
+    int32_t* input = node.inputs;
+    ((*input++ = Read(op.*reads)), ...);
+    ((op.*reads = -1), ...);
+    op.out = -1;
+    node.*place = op;
+    return node;
+  }
+
+  /*! \brief Adds an operation that is a node of its own. */
+  template <typename Op, typename... Reads>
+  void AddAlone(Kind kind, Op Node::* place, const Op& op, Reads... reads) {
+    const Node node = NodeOf(kind, place, op, reads...);
+    Write(op.out, AddNode(node, At(op.out).port.dtype, DimsOf(op.out)));
+  }
+
   void Add(const npu_matmul* op) {
-    Node node = MakeNode(Kind::kMatmul);
-    node.inputs[0] = Read(op->a);
-    node.inputs[1] = Read(op->b);
-    node.matmul = *op;
-    node.matmul.a = node.matmul.b = node.matmul.out = -1;
+    Node node = NodeOf(Kind::kMatmul, &Node::matmul, *op, &npu_matmul::a, &npu_matmul::b);
     node.matmul.epilogue = nullptr;
     AddWithEpilogue(node, op->epilogue, op->out);
   }
 
   void Add(const npu_convolution* op) {
-    Node node = MakeNode(Kind::kConvolution);
-    node.inputs[0] = Read(op->data);
-    node.inputs[1] = Read(op->weight);
-    node.convolution = *op;
-    node.convolution.data = node.convolution.weight = node.convolution.out = -1;
+    Node node = NodeOf(Kind::kConvolution, &Node::convolution, *op, &npu_convolution::data,
+                       &npu_convolution::weight);
     node.convolution.epilogue = nullptr;
     AddWithEpilogue(node, op->epilogue, op->out);
-  }
-
-  /*! \brief Adds an operation that is a node of its own; `reads` are its tensors. */
-  template <typename Op, typename... Reads>
-  void AddAlone(Kind kind, Op Node::* place, const Op& op, Reads... reads) {
-    Node node = MakeNode(kind);
-    int32_t* input = node.inputs;
-    ((*input++ = Read(op.*reads)), ...);
-    node.*place = op;
-    ((((node.*place).*reads) = -1), ...);
-    (node.*place).out = -1;
-    Write(op.out, AddNode(node, At(op.out).port.dtype, DimsOf(op.out)));
   }
 
   void Add(const npu_pool* op) { AddAlone(Kind::kPool, &Node::pool, *op, &npu_pool::data); }
@@ -527,20 +527,14 @@ struct Builder {
   void Add(const npu_elementwise* op) { AddSteps(op->program, -1, 0, op->out); }
 
   void Add(const npu_reduce* op) {
-    Node node = MakeNode(Kind::kReduce);
-    node.inputs[0] = Read(op->data);
-    node.reduce = *op;
-    node.reduce.data = node.reduce.out = -1;
+    Node node = NodeOf(Kind::kReduce, &Node::reduce, *op, &npu_reduce::data);
     node.reduce.epilogue = nullptr;
     AddWithEpilogue(node, op->epilogue, op->out);
   }
 
   void Add(const npu_copy* op) {
     const Dims data = DimsOf(op->data), out = DimsOf(op->out);
-    Node node = MakeNode(Kind::kCopy);
-    node.inputs[0] = Read(op->data);
-    node.copy = *op;
-    node.copy.data = node.copy.out = -1;
+    const Node node = NodeOf(Kind::kCopy, &Node::copy, *op, &npu_copy::data);
     bool is_whole = true, is_identity = true;
     for (size_t i = 0; i < data.size(); ++i) {
       const size_t from = static_cast<size_t>(op->permutation[i]);
