@@ -361,10 +361,9 @@ CONTROLS = [
     ),
     Control(
         "declines_everything",
-        "engine/backend/codegen/program_builder.cc",
-        "void ProgramBuilder::LowerUnit(const Unit& unit) {",
-        "void ProgramBuilder::LowerUnit(const Unit& unit) {\n"
-        '  if (Broken("declines_everything")) throw Refusal("no");',
+        LOWERING,
+        "void Lowering::Lower() {",
+        'void Lowering::Lower() {\n  if (Broken("declines_everything")) throw Refusal("no");',
         "ops",
         "relu",
     ),

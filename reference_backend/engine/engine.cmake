@@ -247,8 +247,8 @@ if(NPU_CODEGEN)
   npu_join(${NPU_OBJECTS}_lowering_objects 8)
 
   set(_sources
-    codegen graph ir_adapter layout layout_adapter layout_operations lowering program_builder sink
-    table vector_builder weights
+    call_view codegen emission graph ir_adapter layout layout_adapter layout_operations lowering
+    registry requantization sink table units vector_builder weights
   )
   list(TRANSFORM _sources PREPEND "${NPU_COMPILER_DIR}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")

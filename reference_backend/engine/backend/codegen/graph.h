@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file graph.h
- * \brief A region as plain data, read from a Relax function, and its JSON form.
+ * \brief A region as plain data, read from a Relax function, its JSON form, and
+ * its values in the terms of the driver interface.
  */
 #ifndef CODEGEN_GRAPH_H_
 #define CODEGEN_GRAPH_H_
@@ -12,7 +13,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "npu_driver.h"
 
 namespace npu {
 
@@ -52,6 +56,8 @@ struct Node {
   std::vector<EntryRef> inputs;
   /*! \brief Empty for an argument that is a shape or a number. */
   std::vector<TensorInfo> outputs;
+  /*! \brief How often each of these is read, by calls and as a result of the region. */
+  std::vector<int> uses;
   /*! \brief Every attribute and every non-tensor argument of a call, by name. */
   tvm::ffi::json::Object attributes;
   /*! \brief The composite call that contains it, or -1; calls of one composite may be fused. */
@@ -74,7 +80,26 @@ struct Graph {
   const TensorInfo& Info(const EntryRef& entry) const {
     return nodes[entry.node].outputs[entry.index];
   }
+  int Uses(const EntryRef& entry) const {
+    const std::vector<int>& uses = nodes[entry.node].uses;
+    return entry.index < uses.size() ? uses[entry.index] : 0;
+  }
 };
+
+/*! \brief The items with commas between them. */
+std::string Join(const std::vector<std::string>& items);
+/*! \brief A call in messages: "relax.nn.conv2d (lv3)". */
+std::string DescribeNode(const Node& node);
+std::vector<npu_dim> ReadDims(const TensorInfo& info);
+/*! \brief The shape and type of a value. If the driver interface has no such type, the error names
+ *  `who`.
+ */
+npu_tensor_desc MakeDesc(const TensorInfo& info, const std::string& who);
+bool IsFloat(const std::string& dtype);
+/*! \brief The memory of a constant; refuses one that is not on the host. */
+std::string_view BytesOf(const Node& constant);
+/*! \brief The numbers of a constant; empty for any other value. */
+std::vector<double> Numbers(const Node& node);
 
 /*!
  * \brief The graph in the JSON layout of TVM: nodes, arg_nodes, heads, node_row_ptr.

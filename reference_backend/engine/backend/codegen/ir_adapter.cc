@@ -7,6 +7,7 @@
 #include <tvm/ffi/optional.h>
 #include <tvm/ffi/reflection/accessor.h>
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -232,6 +233,7 @@ class FunctionReader {
     Binding result = ReadBody(function);
     AddHeads(result);
     if (graph_.heads.empty()) throw Refusal("the region '" + graph_.symbol + "' returns no tensor");
+    CountUses();
     return std::move(graph_);
   }
 
@@ -251,6 +253,15 @@ class FunctionReader {
     auto it = dict.find(key);
     if (it == dict.end()) return "";
     return std::string((*it).second.cast<ffi::String>());
+  }
+
+  void CountUses() {
+    for (Node& node : graph_.nodes) node.uses.resize(node.outputs.size());
+    auto count = [this](const EntryRef& entry) { ++graph_.nodes[entry.node].uses[entry.index]; };
+    for (const Node& node : graph_.nodes) {
+      std::for_each(node.inputs.begin(), node.inputs.end(), count);
+    }
+    std::for_each(graph_.heads.begin(), graph_.heads.end(), count);
   }
 
   void EnterComposite(const std::string& label) {

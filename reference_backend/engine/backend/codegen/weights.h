@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "npu_driver.h"
+#include "units.h"
 
 namespace npu {
 
@@ -40,6 +41,8 @@ struct IntegerWeights {
   std::vector<uint8_t> zero_points;
 };
 
+/*! \brief The matrix that a unit multiplies by; `who` names it in Refusals. */
+DequantizedMatrix WeightsOf(const Graph& graph, const Unit& unit, const std::string& who);
 /*! \brief Determines how the scales are laid out; false if no driver supports this layout. */
 bool ReadWeights(const DequantizedMatrix& matrix, IntegerWeights* weights);
 /*! \brief The real numbers, in the same order. */

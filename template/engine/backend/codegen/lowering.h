@@ -24,48 +24,20 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "call_view.h"
 #include "driver_api.h"
 #include "permute.h"
 
 namespace npu {
 
-// Only declared here: without tvm-ffi's headers, lowerings compile quickly.
-class ProgramBuilder;
-struct EntryRef;
-struct Graph;
-struct Unit;
-
-/*! \brief A tensor of the program. If the driver declares layouts, its number at the driver
- *  differs: see Lowering::AtDriver. */
-struct Tensor {
-  npu_tensor id = -1;
-  npu_tensor_desc desc = {};
-
-  /*! \brief The number of dimensions. */
-  int rank() const { return desc.rank; }
-  /*! \brief The dimensions. */
-  std::vector<npu_dim> dims() const { return {desc.dims, desc.dims + desc.rank}; }
-};
-
-/*! \brief Whether elements are floating-point numbers. */
-inline bool IsFloat(npu_dtype dtype) { return dtype == NPU_FLOAT32 || dtype == NPU_FLOAT16; }
-
-/*! \brief A dimension of fixed size. */
-inline npu_dim FixedDim(int64_t size) { return npu_dim{size, -1}; }
-
-/*! \brief A part of an index: index / divide % modulo * multiply; no % if modulo is 0. */
-struct IndexTerm {
-  int64_t axis = 0;
-  int64_t divide = 1;
-  int64_t modulo = 0;
-  int64_t multiply = 1;
-};
+class Emission;
+struct IntegerSteps;
+struct Units;
 
 /*! \brief A value inside a vector program. */
 struct Value {
@@ -119,6 +91,8 @@ class VectorBuilder {
  private:
   friend class Lowering;
 
+  /*! \brief Whether an operand is the result of an earlier step. */
+  static bool IsComputed(const npu_operand& operand);
   /*! \brief The index by which steps refer to a value. */
   npu_operand OperandOf(Value value) const { return operands_[static_cast<size_t>(value.index)]; }
   void AddStep(npu_step_kind kind, const std::vector<npu_operand>& operands);
@@ -140,43 +114,15 @@ class VectorBuilder {
 };
 
 /*! \brief The lowering of one Relax op, with its epilogue, to the driver. */
-class Lowering {
+class Lowering : public CallView {
  public:
-  /*! \brief The op's name in messages, e.g. "relax.nn.conv2d (lv3)". */
-  std::string Name() const;
-
-  /*! \brief The number of tensor arguments; the fields of a tuple count one by one. */
-  size_t InputCount() const;
   /*! \brief Tensor argument `i`. */
   Tensor Input(size_t i) const;
-  /*! \brief Whether argument `i` is stored with its last two dimensions swapped (only for ops that
-   *  registered `.AbsorbsTranspose()`); its logical shape is InputDims(i). */
-  bool InputIsTransposed(size_t i) const;
-  /*! \brief The logical shape of argument `i`. */
-  std::vector<npu_dim> InputDims(size_t i) const;
-  /*! \brief The element type of argument `i`. */
-  npu_dtype InputDtype(size_t i) const;
-
-  /*! \brief The number of results. */
-  size_t OutputCount() const;
-  /*! \brief Whether anything reads result `i`; an unused one need not be written. */
-  bool OutputIsUsed(size_t i) const;
   /*! \brief Result `i`, to be written; allocated on the first call. With an epilogue this is the
    *  result of the last fused op. */
   Tensor Output(size_t i = 0);
-  /*! \brief The shape of result `i`. */
-  std::vector<npu_dim> OutputDims(size_t i = 0) const;
-  /*! \brief The element type of result `i`. */
-  npu_dtype OutputDtype(size_t i = 0) const;
   /*! \brief Makes result `i` an existing tensor or a view of one, without computing anything. */
   void SetOutput(size_t i, const Tensor& tensor);
-
-  /*! \brief Whether the op computes with quantized tensors, in integers: Input(i) is what the model
-   *  dequantizes, and Epilogue() turns the accumulator into the result (only for ops that
-   *  registered `.TakesQuantized()`). */
-  bool IsQuantized() const;
-  /*! \brief The zero point of argument `i`: the integer for the number 0; 0 unless quantized. */
-  int32_t ZeroPoint(size_t i) const;
 
   /*! \brief For a quantized mean: each accumulator sums `counts` elements, by which Epilogue()
    *  divides. `counts` broadcast against the accumulators. */
@@ -187,31 +133,6 @@ class Lowering {
   /*! \brief An epilogue made by the lowering, given the operation's value; valid while the op is
    *  lowered. */
   const npu_vector_program* EpilogueOf(const std::function<Value(VectorBuilder&, Value)>& program);
-
-  /*! \name Attributes and non-tensor arguments, by their Relax names.
-   * A missing attribute, or one of another type, is an error that names it. */
-  ///@{
-  bool Bool(const std::string& name) const;
-  int64_t Int(const std::string& name) const;
-  /*! \brief A number. For integer results, refuses numbers that float64 rounds. */
-  double Float(const std::string& name) const;
-  std::string String(const std::string& name) const;
-  std::vector<int64_t> Ints(const std::string& name) const;
-  std::vector<double> Floats(const std::string& name) const;
-  /*! \brief An index map: for each dimension of the result, the terms whose sum is the index. */
-  std::vector<std::vector<IndexTerm>> IndexMap(const std::string& name) const;
-  /*! \brief Whether the attribute is absent or None. */
-  bool IsNone(const std::string& name) const;
-  ///@}
-
-  /*! \brief Fails if the attribute is not among `supported`, naming both; None counts as "". */
-  void RequireOneOf(const std::string& name, const std::vector<std::string>& supported) const;
-  /*! \brief Stops compiling this op, with a reason; it then stays on the host. */
-  [[noreturn]] void Refuse(const std::string& why) const;
-  /*! \brief The size of a dimension; refuses a symbolic one. */
-  int64_t FixedSize(const Tensor& tensor, int dim) const;
-  /*! \brief The product of these dimensions as one dimension; refuses a product of symbols. */
-  npu_dim Joined(const std::vector<npu_dim>& dims) const;
 
   /*! \name Extensions of the driver. */
   ///@{
@@ -281,9 +202,15 @@ class Lowering {
   Tensor Exponentials(const Tensor& data, int64_t axis, Tensor* maximum);
   ///@}
 
- private:
-  friend class ProgramBuilder;
+  /*! \name For the engine. */
+  ///@{
+  Lowering(const Graph* graph, const Unit* unit, const Units* units, Emission* emission)
+      : CallView(graph, unit), units_(units), emission_(emission) {}
+  /*! \brief Lowers the call and what is fused into it. */
+  void Lower();
+  ///@}
 
+ private:
   const void* FindExtension(const char* name) const;
   /*! \brief The Relax op, which lives as long as the graph. */
   const char* OpName() const;
@@ -292,27 +219,19 @@ class Lowering {
   void NameEpilogue(const npu_vector_program* epilogue, npu_tensor out, int channel);
   Tensor ConstantOf(npu_dtype dtype, const std::vector<npu_dim>& dims, const void* data,
                     size_t bytes);
-  Lowering(ProgramBuilder* program, const Unit* unit) : program_(program), unit_(unit) {}
   void LowerAsElementwise();
   /*! \brief Lowers a function of one 8-bit tensor between dequantize and quantize as a table. False
    *  if it is not such a function, or the driver has no tables. */
   bool LowerAsLookup();
-  /*! \brief What happens to the accumulator of a quantized op, in integers. */
-  struct IntegerSteps;
-  /*! \brief Reads them from the composite; none if they need real numbers. */
-  std::optional<IntegerSteps> ReadIntegerSteps();
-  /*! \brief The epilogue of a quantized op in int64, or NULL where that needs real numbers. */
-  const npu_vector_program* IntegerEpilogue();
-  /*! \brief Whether the sums of a quantized op have up to 48 bits, in an int64, instead of 32. */
-  bool HasWideSums() const;
+  /*! \brief What happens to the accumulator of a quantized op, in integers, with the tensors that
+   *  takes; none if it needs real numbers. */
+  std::optional<IntegerSteps> PlacedIntegerSteps();
   /*! \brief Writes these steps for an accumulator. */
-  Value Rescaled(VectorBuilder& v, Value result, const IntegerSteps* steps);
-  /*! \brief Refuses sums of so many products that the accumulator could overflow. */
-  void RequireSumsFit(const npu_tensor_desc& factors, int first, int last) const;
+  Value Rescaled(VectorBuilder& v, Value result, const IntegerSteps& steps);
+  /*! \brief The largest product of some of a tensor's dimensions. */
+  double MostElements(const npu_tensor_desc& desc, int first, int last) const;
   /*! \brief A constant of int32. */
   Tensor Integers(const std::vector<npu_dim>& dims, const std::vector<int64_t>& values);
-  /*! \brief The factor that turns accumulators into real numbers: one, or one per channel. */
-  std::vector<double> AccumulatorScale() const;
   /*! \brief The shape of this many numbers, one or one per channel, for broadcasting against the
    *  result. */
   std::vector<npu_dim> PerChannel(size_t count) const;
@@ -321,8 +240,8 @@ class Lowering {
   /*! \brief The calls fused into this one, given its own value. */
   Value AppendFused(VectorBuilder* vector, Value value, std::map<size_t, Value> known = {}) const;
 
-  ProgramBuilder* program_;
-  const Unit* unit_;
+  const Units* units_;
+  Emission* emission_;
   /*! \brief Data that the driver reads during calls: a deque, for stable addresses. */
   std::deque<VectorBuilder> vectors_;
   std::deque<npu_vector_program> epilogues_;
@@ -425,12 +344,6 @@ OpLowering& RegisterOp(const std::string& op, OpLowering::ElementwiseFunction el
 
 /*! \brief The Relax ops that have a lowering. */
 std::vector<std::string> LoweredOps();
-
-/*! \brief An op, attribute or type cannot be compiled; what() is for the user. */
-class Refusal : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 /*! \brief How the chip rescales integers from one scale to another: by an integer multiplier and a
  *  shift. */

@@ -20,6 +20,18 @@
 
 namespace npu {
 
+/*! \brief The driver's function for an operation. */
+template <typename Op>
+struct Operation;
+#define NPU_OPERATION(name, reads)                                \
+  template <>                                                     \
+  struct Operation<npu_##name> {                                  \
+    static constexpr auto kFunction = &npu_build_api::add_##name; \
+    static constexpr const char* kName = "add_" #name;            \
+  };
+NPU_OPERATIONS(NPU_OPERATION, )
+#undef NPU_OPERATION
+
 /*! \brief A builder of the driver. */
 struct DriverBuilder {
   const npu_build_api& api;

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "lowering.h"
-#include "program_builder.h"
 
 namespace npu {
 
@@ -37,7 +36,7 @@ npu_operand OperandOfStep(size_t step) { return {NPU_OPERAND_STEP, static_cast<i
 
 }  // namespace
 
-bool IsComputed(const npu_operand& operand) {
+bool VectorBuilder::IsComputed(const npu_operand& operand) {
   return operand.kind == NPU_OPERAND_STEP || operand.kind == NPU_OPERAND_ACCUMULATOR;
 }
 

@@ -29,6 +29,32 @@ bool HasFourBits(const DequantizedMatrix& matrix) {
 
 }  // namespace
 
+DequantizedMatrix WeightsOf(const Graph& graph, const Unit& unit, const std::string& who) {
+  const Node& dequantize = graph.nodes[*unit.weights];
+  const Node& constant = graph.nodes[dequantize.inputs.at(0).node];
+  const std::vector<Dim>& dims = graph.Info(unit.inputs.at(1)).shape;
+  DequantizedMatrix matrix;
+  matrix.bytes = BytesOf(constant);
+  matrix.dtype = MakeDesc(constant.outputs[0], who).dtype;
+  matrix.scales = Numbers(graph.nodes[dequantize.inputs.at(1).node]);
+  matrix.zero_points = Numbers(graph.nodes[dequantize.inputs.at(2).node]);
+  if (matrix.scales.empty() || matrix.zero_points.empty() || dims.size() < 2 ||
+      (matrix.dtype != NPU_INT8 && matrix.dtype != NPU_UINT8)) {
+    throw Refusal(who + ": its weights are not a matrix of int8 or uint8 with constant scales");
+  }
+  const std::vector<Dim>& shape = constant.outputs[0].shape;
+  const Unit of_dequantize(graph, *unit.weights, nullptr);
+  int64_t axis = CallView(&graph, &of_dequantize).Int("axis");
+  const auto rank = static_cast<int64_t>(shape.size());
+  for (axis = (axis + rank) % std::max<int64_t>(rank, 1) + 1; axis < rank; ++axis) {
+    matrix.inner *= shape[static_cast<size_t>(axis)].size;
+  }
+  matrix.transposed = unit.transposed.at(1);
+  matrix.depth = dims[dims.size() - (matrix.transposed ? 1 : 2)].size;
+  matrix.columns = dims[dims.size() - (matrix.transposed ? 2 : 1)].size;
+  return matrix;
+}
+
 bool ReadWeights(const DequantizedMatrix& matrix, IntegerWeights* weights) {
   const auto count =
       static_cast<int64_t>(std::max(matrix.scales.size(), matrix.zero_points.size()));

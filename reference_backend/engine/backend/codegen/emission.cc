@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emission.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace npu {
+
+namespace {
+
+npu_builder* NewBuilder(const npu_build_api& api, const LoweringOptions& options,
+                        LoweredProgram* program) {
+  std::vector<npu_option> pairs;
+  for (const auto& [key, value] : options.driver) pairs.push_back({key.c_str(), value.c_str()});
+  npu_builder* builder = nullptr;
+  npu_status status = api.create(pairs.data(), pairs.size(), &builder);
+  program->builder = {builder, {&api}};
+  DriverBuilder{api, builder}.Check(status, "the driver's options");
+  return builder;
+}
+
+}  // namespace
+
+Emission::Emission(const Graph& graph, const LoweringOptions& options)
+    : graph_(graph),
+      options_(options),
+      driver_{BuildDriver(options.role), NewBuilder(BuildDriver(options.role), options, &result_)},
+      sink_(MakeSink(driver_, &result_.constants)) {}
+
+void Emission::AddSymbolsAndInputs() {
+  for (const std::string& name : graph_.symbols) {
+    auto bound = options_.symbol_bounds.find(name);
+    if (bound == options_.symbol_bounds.end()) {
+      throw Refusal("the size " + name + ": its largest value, for which memory is planned, is " +
+                    "not given; set it in the option symbol_bounds");
+    }
+    int32_t symbol = 0;
+    const std::string who = "the size " + name;
+    driver_.Require(driver_.api.add_symbol != nullptr, "add_symbol", who);
+    driver_.Check(driver_.api.add_symbol(driver_.handle, name.c_str(), bound->second, &symbol),
+                  who);
+  }
+  for (size_t i = 0; i < graph_.arguments.size(); ++i) {
+    const size_t argument = graph_.arguments[i];
+    const Node& node = graph_.nodes[argument];
+    if (node.outputs.empty()) continue;  // A shape, which drivers read off the tensors.
+    const std::string who = "the argument " + node.name;
+    const npu_tensor_desc desc = MakeDesc(node.outputs[0], who);
+    RequireType(desc, who);
+    Set(EntryRef{argument, 0}, Keep(sink_->AddInput(desc, static_cast<int64_t>(i), who), desc));
+  }
+}
+
+void Emission::AddWeights(const Unit& unit, const std::string& who) {
+  const DequantizedMatrix matrix = npu::WeightsOf(graph_, unit, who);
+  const EntryRef& stored = unit.inputs.at(1);
+  npu_tensor_desc desc = MakeDesc(graph_.Info(stored), who);
+  if (driver_.api.integer_weights == 0 || !unit.lowering->takes_integer_weights) {
+    if (desc.dtype != NPU_FLOAT32) {
+      throw Refusal(who + ": the driver " + driver_.api.name +
+                    " does not multiply float16 by integers");
+    }
+    const std::vector<float> numbers = RealNumbers(matrix);
+    Set(stored, NewConstant(desc, numbers.data(), numbers.size() * sizeof(float), who));
+    return;
+  }
+  // Read again when the matmul is lowered.
+  if (!ReadWeights(matrix, &weights_[unit.anchor])) {
+    throw Refusal(who + ": the scales of its weights change neither by column, nor after equal " +
+                  "parts of the summed dimension, of 4 elements or more");
+  }
+  desc.dtype = matrix.dtype;
+  Set(stored, AddConstant(desc, matrix.bytes, who));
+}
+
+LoweredProgram Emission::Finish(LoweringGoal goal) {
+  for (const EntryRef& head : graph_.heads) sink_->MarkOutput(Get(head).id);
+  result_.ports = sink_->Finish();
+  if (goal != LoweringGoal::kOps) {
+    const uint8_t* bytes = nullptr;
+    size_t size = 0;
+    bool compile = goal == LoweringGoal::kProgram;
+    driver_.Check(
+        driver_.api.finish(driver_.handle, compile ? &bytes : nullptr, compile ? &size : nullptr),
+        "the region " + graph_.symbol);
+    result_.bytes = {reinterpret_cast<const char*>(bytes), size};
+  }
+  return std::move(result_);
+}
+
+Tensor Emission::Get(const EntryRef& entry) {
+  auto it = tensors_.find(Key(entry));
+  if (it != tensors_.end()) return it->second;
+  const Node& node = graph_.nodes[entry.node];
+  if (node.kind != Node::Kind::kConstant) {
+    throw Refusal(DescribeNode(node) + ": its value is used before it is computed");
+  }
+  const std::string who = "the constant " + node.name;
+  return tensors_[Key(entry)] = AddConstant(MakeDesc(node.outputs[0], who), BytesOf(node), who);
+}
+
+Tensor Emission::NewTensor(const npu_tensor_desc& desc, const std::string& who) {
+  RequireType(desc, who);
+  return Keep(sink_->AddTensor(desc), desc);
+}
+
+Tensor Emission::NewConstant(const npu_tensor_desc& desc, const void* data, size_t bytes,
+                             const std::string& who) {
+  // Words, so that every element type is aligned.
+  std::vector<uint64_t>& kept = result_.constants.emplace_back((bytes + 7) / 8);
+  std::memcpy(kept.data(), data, bytes);
+  return AddConstant(desc, {reinterpret_cast<const char*>(kept.data()), bytes}, who);
+}
+
+Tensor Emission::NewView(const Tensor& tensor, const npu_tensor_desc& desc,
+                         const std::string& who) {
+  driver_.Require(driver_.api.add_view != nullptr, "add_view", who);
+  return Keep(sink_->AddView(tensor.id, desc), desc);
+}
+
+const IntegerWeights* Emission::WeightsOf(size_t matmul) const {
+  auto it = weights_.find(matmul);
+  return it == weights_.end() ? nullptr : &it->second;
+}
+
+npu_tensor_desc Emission::DescOf(npu_tensor tensor) const {
+  auto it = descs_.find(tensor);
+  return it == descs_.end() ? npu_tensor_desc{} : it->second;
+}
+
+uint64_t Emission::Key(const EntryRef& entry) {
+  return static_cast<uint64_t>(entry.node) << 16 | static_cast<uint64_t>(entry.index);
+}
+
+Tensor Emission::Keep(npu_tensor id, const npu_tensor_desc& desc) {
+  descs_[id] = desc;
+  return {id, desc};
+}
+
+Tensor Emission::AddConstant(const npu_tensor_desc& desc, std::string_view data,
+                             const std::string& who) {
+  driver_.Require(driver_.api.add_constant != nullptr, "add_constant", who);
+  RequireType(desc, who);
+  return Keep(sink_->AddConstant(desc, data.data(), data.size(), who), desc);
+}
+
+void Emission::RequireType(const npu_tensor_desc& desc, const std::string& who) const {
+  if (desc.dtype != NPU_INT16 || driver_.api.version >= 3) return;
+  throw Refusal(who + ": the driver " + driver_.api.name +
+                " is older than int16, which came with version 3 of the driver interface");
+}
+
+}  // namespace npu
