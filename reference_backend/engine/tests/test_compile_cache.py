@@ -40,14 +40,14 @@ def compiled():
     """Record what is compiled, not taken from the cache."""
     name = f"{BACKEND}.codegen.compile"
     original = tvm_ffi.get_global_func(name)
-    symbols = []
+    regions = []
 
-    def compile_region(function, *others):
-        symbols.append(str(function.attrs["global_symbol"]))
-        return original(function, *others)
+    def compile_region(region, *others):
+        regions.append(region)
+        return original(region, *others)
 
     tvm_ffi.register_global_func(name, compile_region, override=True)
-    yield symbols
+    yield regions
     tvm_ffi.register_global_func(name, original, override=True)
 
 

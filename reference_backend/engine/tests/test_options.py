@@ -447,5 +447,5 @@ def test_the_driver_accepts_exactly_the_allowed_values_of_its_options(name):
     others = {key: room.get(key, value) for key, value in Options().driver_options().items()}
     for value in [*good, *bad]:
         driver = {**others, name: str(value)}
-        reason = decline_reason(function, "", driver, {"n": 3}, False)
+        reason = decline_reason(function, "", driver, {"n": 3}, False, ())
         assert (name in reason) == (value in bad), (value, reason)

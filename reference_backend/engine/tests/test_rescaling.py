@@ -4,13 +4,11 @@
 from functools import cache
 
 import pytest
-import tvm_ffi
 
-from backend.engine.backend.shared.backend import BACKEND
 from backend.engine.backend.table.chip import ROUNDINGS, Requantize
 from backend.engine.workbench.conformance import quantized
 from backend.engine.workbench.conformance.compiled import compile_all
-from support import TABLE, needs_emulator
+from support import needs_emulator
 
 
 def has_ties(name):
@@ -31,16 +29,13 @@ needs_ties = pytest.mark.skipif(not ALL, reason="nothing is rescaled here")
 
 
 @pytest.fixture
-def rescale_by():
+def rescale_by(monkeypatch):
     """Make the emulator rescale by a rule, whatever the chip declares."""
-    set_rule = tvm_ffi.get_global_func(f"{BACKEND}.codegen.set_requantization")
 
     def rescale(rule):
-        bits = rule.multiplier_bits, rule.wide_multiplier_bits
-        set_rule(*bits, *rule.shifts, ROUNDINGS.index(rule.rounding))
+        monkeypatch.setattr(Requantize, "numbers", rule.numbers)
 
-    yield rescale
-    rescale(TABLE.chip.requantize)
+    return rescale
 
 
 def differ(one, other, name):

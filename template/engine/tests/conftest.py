@@ -192,8 +192,9 @@ def decline():
     original = tvm_ffi.get_global_func(name)
 
     def install(answer):
-        def ask(function, driver, options, bounds, finish):
-            return answer(function, finish) or original(function, driver, options, bounds, finish)
+        def ask(function, driver, options, bounds, finish, rule):
+            own = answer(function, finish)
+            return own or original(function, driver, options, bounds, finish, rule)
 
         tvm_ffi.register_global_func(name, ask, override=True)
 

@@ -275,10 +275,10 @@ def test_a_size_without_a_bound_is_refused():
         builder.emit_func_output(builder.emit(relax.op.tanh(x)))
     function = builder.get()["region"]
     reason = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
-    if declined := reason(function, "", {}, {"n": 4}, False):
+    if declined := reason(function, "", {}, {"n": 4}, False, ()):
         pytest.skip(f"declined: {declined}")
-    assert "the size n" in reason(function, "", {}, {}, False)
-    assert "symbol_bounds" in reason(function, "", {}, {}, False)
+    assert "the size n" in reason(function, "", {}, {}, False, ())
+    assert "symbol_bounds" in reason(function, "", {}, {}, False, ())
 
 
 def test_an_unknown_option_is_refused(region):

@@ -34,33 +34,74 @@ namespace ffi = tvm::ffi;
 using ConstantNames = ffi::Map<ffi::ObjectRef, ffi::String>;
 using OptionMap = ffi::Map<ffi::String, ffi::String>;
 using BoundMap = ffi::Map<ffi::String, int64_t>;
+/*! \brief The fields of a Requantization, in their order; none: the defaults. */
+using Rule = ffi::Array<int64_t>;
 
 LoweringOptions ReadOptions(const ffi::String& driver, const OptionMap& driver_options,
-                            const BoundMap& symbol_bounds) {
+                            const BoundMap& symbol_bounds, const Rule& rule) {
   LoweringOptions options;
   options.role = driver;
   for (const auto& [key, value] : driver_options) options.driver.emplace_back(key, value);
   for (const auto& [name, bound] : symbol_bounds) options.symbol_bounds[name] = bound;
+  if (!rule.empty()) {
+    auto at = [&rule](int64_t field) { return static_cast<int>(rule[field]); };
+    options.requantization = {at(0), at(1), at(2), at(3), static_cast<npu_rounding>(at(4))};
+  }
   return options;
 }
 
 constexpr char kAbout[] = " cannot compile ";
 
+/*! \brief A region that was read, for Python to hold. */
+class RegionObj : public ffi::Object {
+ public:
+  explicit RegionObj(Graph graph) : graph(std::move(graph)) {}
+
+  const std::string& Json() const {
+    if (json_.empty()) json_ = ToJson(graph);
+    return json_;
+  }
+
+  const Graph graph;
+
+  // As TVM_FFI_DECLARE_OBJECT_INFO_FINAL, but TVM knows the type by the backend's name.
+  static constexpr bool _type_final = true;
+  static constexpr int32_t _type_depth = ffi::Object::_type_depth + 1;
+  static constexpr const char* _type_key = "Region";
+  static int32_t RuntimeTypeIndex() {
+    static const std::string name = GlobalName("Region");
+    static const TVMFFIByteArray key = {name.data(), name.size()};
+    static const int32_t index = TVMFFITypeGetOrAllocIndex(
+        &key, -1, _type_depth, 0, 0, ffi::Object::_GetOrAllocRuntimeTypeIndex());
+    return index;
+  }
+
+ private:
+  mutable std::string json_;
+};
+
+class Region : public ffi::ObjectRef {
+ public:
+  explicit Region(Graph graph) : ObjectRef(ffi::make_object<RegionObj>(std::move(graph))) {}
+  TVM_FFI_DEFINE_OBJECT_REF_METHODS_NOTNULLABLE(Region, ffi::ObjectRef, RegionObj);
+};
+
+Region ReadRegion(const ffi::ObjectRef& function, const ConstantNames& constant_names) {
+  return Translated<Refusal>(kAbout,
+                             [&] { return Region(ReadFunction(function, constant_names)); });
+}
+
 /*! \brief The region as data: everything that its program depends on except the options. */
-ffi::Map<ffi::String, ffi::Any> DescribeGraph(const ffi::ObjectRef& function,
-                                              const ConstantNames& constant_names) {
-  return Translated<Refusal>(kAbout, [&]() -> ffi::Map<ffi::String, ffi::Any> {
-    Graph graph = ReadFunction(function, constant_names);
-    ffi::Array<ffi::Tensor> constants;
-    for (const Node& node : graph.nodes) {
-      if (node.value.has_value()) constants.push_back(node.value.value());
-    }
-    return {
-        {"symbol", ffi::String(graph.symbol)},
-        {"graph", ffi::String(ToJson(graph))},
-        {"constants", constants},
-    };
-  });
+ffi::Map<ffi::String, ffi::Any> DescribeGraph(const Region& region) {
+  ffi::Array<ffi::Tensor> constants;
+  for (const Node& node : region->graph.nodes) {
+    if (node.value.has_value()) constants.push_back(node.value.value());
+  }
+  return {
+      {"symbol", ffi::String(region->graph.symbol)},
+      {"graph", ffi::String(region->Json())},
+      {"constants", constants},
+  };
 }
 
 /*! \brief The inputs and outputs of a program, for the runtime; "" if the driver declares no
@@ -107,29 +148,29 @@ ffi::Tensor NewArtifact(int64_t size) {
 }
 
 /*! \brief The artifact of a region. */
-ffi::Tensor Compile(const ffi::ObjectRef& function, const ConstantNames& constant_names,
-                    const ffi::String& driver, const OptionMap& driver_options,
-                    const BoundMap& symbol_bounds, const ffi::String& manifest) {
+ffi::Tensor Compile(const Region& region, const ffi::String& driver,
+                    const OptionMap& driver_options, const BoundMap& symbol_bounds,
+                    const Rule& rule, const ffi::String& manifest) {
   return Translated<Refusal>(kAbout, [&] {
-    Graph graph = ReadFunction(function, constant_names);
-    LoweringOptions options = ReadOptions(driver, driver_options, symbol_bounds);
-    LoweredProgram program = LowerGraph(graph, options, LoweringGoal::kProgram);
-    std::string graph_json = ToJson(graph);
+    LoweringOptions options = ReadOptions(driver, driver_options, symbol_bounds, rule);
+    LoweredProgram program = LowerGraph(region->graph, options, LoweringGoal::kProgram);
     std::string ports_json = PortsToJson(program.ports);
     std::string_view manifest_json(manifest.data(), manifest.size());
-    const Artifact artifact = {manifest_json, graph_json, program.bytes, ports_json};
+    const Artifact artifact = {manifest_json, region->Json(), program.bytes, ports_json};
     ffi::Tensor bytes = NewArtifact(static_cast<int64_t>(SizeOf(artifact)));
     WriteArtifact(artifact, static_cast<char*>(bytes.data_ptr()));
     return bytes;
   });
 }
 
-ffi::String DeclineReason(const ffi::ObjectRef& function, const ffi::String& driver,
+/*! \brief Why a driver declines a region, or a function, or "". */
+ffi::String DeclineReason(const ffi::ObjectRef& given, const ffi::String& driver,
                           const OptionMap& driver_options, const BoundMap& symbol_bounds,
-                          bool finish) {
+                          bool finish, const Rule& rule) {
   try {
-    Graph graph = ReadFunction(function, ConstantNames());
-    LowerGraph(graph, ReadOptions(driver, driver_options, symbol_bounds),
+    const std::optional<Region> known = given.as<Region>();
+    const Region region = known.has_value() ? *known : Region(ReadFunction(given, {}));
+    LowerGraph(region->graph, ReadOptions(driver, driver_options, symbol_bounds, rule),
                finish ? LoweringGoal::kCheck : LoweringGoal::kOps);
   } catch (const Refusal& refusal) {
     return refusal.what();
@@ -140,7 +181,7 @@ ffi::String DeclineReason(const ffi::ObjectRef& function, const ffi::String& dri
 /*! \brief Why a driver refuses options, or "". */
 ffi::String CheckOptions(const ffi::String& driver, const OptionMap& driver_options) {
   try {
-    CheckDriverOptions(ReadOptions(driver, driver_options, BoundMap()));
+    CheckDriverOptions(ReadOptions(driver, driver_options, {}, {}));
   } catch (const Refusal& refusal) {
     return refusal.what();
   }
@@ -180,46 +221,25 @@ ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
   return drivers;
 }
 
-ffi::Array<ffi::String> ListLoweredOps() {
-  ffi::Array<ffi::String> ops;
-  for (const std::string& op : LoweredOps()) ops.push_back(op);
-  return ops;
-}
-
-void SetRequantization(int64_t multiplier_bits, int64_t wide_multiplier_bits, int64_t least_shift,
-                       int64_t most_shift, int64_t rounding) {
-  Requantization& rule = ChipRequantization();
-  rule.multiplier_bits = static_cast<int>(multiplier_bits);
-  rule.wide_multiplier_bits = static_cast<int>(wide_multiplier_bits);
-  rule.least_shift = static_cast<int>(least_shift);
-  rule.most_shift = static_cast<int>(most_shift);
-  rule.rounding = static_cast<npu_rounding>(rounding);
-}
-
 ffi::Array<ffi::String> ToArray(const std::vector<std::string>& names) {
   ffi::Array<ffi::String> array;
   for (const std::string& name : names) array.push_back(name);
   return array;
 }
 
-ffi::Array<ffi::String> ListMissingIR() { return ToArray(MissingIR()); }
-
-ffi::Array<ffi::String> ListFieldNames(const ffi::String& type_key) {
-  return ToArray(FieldNames(std::string(type_key)));
-}
-
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
+      .def(GlobalName("codegen.read").c_str(), ReadRegion)
       .def(GlobalName("codegen.graph").c_str(), DescribeGraph)
       .def(GlobalName("codegen.compile").c_str(), Compile)
       .def(GlobalName("codegen.new_artifact").c_str(), NewArtifact)
       .def(GlobalName("codegen.decline_reason").c_str(), DeclineReason)
-      .def(GlobalName("codegen.lowered_ops").c_str(), ListLoweredOps)
+      .def(GlobalName("codegen.lowered_ops").c_str(), [] { return ToArray(LoweredOps()); })
       .def(GlobalName("codegen.drivers").c_str(), Drivers)
       .def(GlobalName("codegen.check_options").c_str(), CheckOptions)
-      .def(GlobalName("codegen.set_requantization").c_str(), SetRequantization)
-      .def(GlobalName("codegen.missing_ir").c_str(), ListMissingIR)
-      .def(GlobalName("codegen.field_names").c_str(), ListFieldNames);
+      .def(GlobalName("codegen.missing_ir").c_str(), [] { return ToArray(MissingIR()); })
+      .def(GlobalName("codegen.field_names").c_str(),
+           [](const std::string& type_key) { return ToArray(FieldNames(type_key)); });
 }
 
 }  // namespace

@@ -133,8 +133,8 @@ std::vector<npu_dim> Lowering::PerChannel(size_t count) const {
 }
 
 std::optional<IntegerSteps> Lowering::PlacedIntegerSteps() {
-  std::optional<IntegerSteps> steps =
-      ReadIntegerSteps(*this, *units_, AccumulatorScale(*this, counts_), ChipRequantization());
+  std::optional<IntegerSteps> steps = ReadIntegerSteps(
+      *this, *units_, AccumulatorScale(*this, counts_), emission_->options().requantization);
   if (!steps.has_value()) return steps;
   const std::vector<int64_t>& bias = steps->bias_values;
   if (!bias.empty() && HasWideSums(*this)) {
@@ -161,11 +161,6 @@ Value Lowering::Rescaled(VectorBuilder& v, Value result, const IntegerSteps& ste
   }
   if (steps.zero_point != 0) result = v.Add(result, v.Constant(steps.zero_point));
   return v.Minimum(v.Maximum(result, v.Constant(steps.least)), v.Constant(steps.most));
-}
-
-Requantization& ChipRequantization() {
-  static Requantization rule;
-  return rule;
 }
 
 void Lowering::Lower() {
@@ -445,6 +440,15 @@ Tensor Lowering::Exponentials(const Tensor& data, int64_t axis, Tensor* maximum)
 
 // ---- A whole graph ----
 
+namespace {
+
+/*! \brief Only for lowerings of vendors. */
+thread_local Requantization rule_of_graph;
+
+}  // namespace
+
+const Requantization& ChipRequantization() { return rule_of_graph; }
+
 void CheckDriverOptions(const LoweringOptions& options) {
   const Graph nothing;
   Emission(nothing, options);
@@ -452,6 +456,7 @@ void CheckDriverOptions(const LoweringOptions& options) {
 }
 
 LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal) {
+  rule_of_graph = options.requantization;
   Emission emission(graph, options);
   Units units;
   // Predicates may ask the driver.

@@ -352,12 +352,12 @@ struct Requantization {
   int multiplier_bits = 31;
   /*! \brief The same for accumulators of int16 tensors. */
   int wide_multiplier_bits = 15;
-  int least_shift = 0, most_shift = 62;
+  int least_shift = 2, most_shift = 62;
   npu_rounding rounding = NPU_ROUND_HALF_UP;
 };
 
-/*! \brief The rule of this backend's chip; set once, when the backend is loaded. */
-Requantization& ChipRequantization();
+/*! \brief The rule of this backend's chip, while this thread lowers a graph. */
+const Requantization& ChipRequantization();
 
 /*! \brief The settings of a compilation. */
 struct LoweringOptions {
@@ -367,6 +367,7 @@ struct LoweringOptions {
   std::vector<std::pair<std::string, std::string>> driver;
   /*! \brief The largest value of each symbol, by name. */
   std::map<std::string, int64_t> symbol_bounds;
+  Requantization requantization;
 };
 
 /*! \brief How far LowerGraph goes. */

@@ -44,7 +44,8 @@ def compile_regions(
 def _compile(
     function: relax.Function, options: Options, constant_names: Mapping[relax.Expr, str]
 ) -> tvm_ffi.Module:
-    graph = tvm_ffi.get_global_func(f"{BACKEND}.codegen.graph")(function, constant_names)
+    region = tvm_ffi.get_global_func(f"{BACKEND}.codegen.read")(function, constant_names)
+    graph = tvm_ffi.get_global_func(f"{BACKEND}.codegen.graph")(region)
     symbol = str(graph["symbol"])
     bounds = symbol_bounds(function, options, known_bounds(function))
     recorded = options.recorded()
@@ -67,11 +68,11 @@ def _compile(
     def compile_now() -> tvm_ffi.Tensor:
         compile_region = tvm_ffi.get_global_func(f"{BACKEND}.codegen.compile")
         artifact: tvm_ffi.Tensor = compile_region(
-            function,
-            constant_names,
+            region,
             options.driver,
             options.driver_options(),
             bounds,
+            rule.numbers,
             json.dumps(manifest),
         )
         return artifact

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import tvm
@@ -25,15 +25,18 @@ def decline_reason(
     driver_options: Mapping[str, object],
     bounds: Mapping[str, int],
     finish: bool,
+    rule: Sequence[int] = (),
 ) -> str:
     """Ask the driver whether it takes a composite or, with `finish`, a whole region.
+
+    `rule`: `Requantize.numbers`; nothing else than a composite of integers needs it.
 
     Codegen's sentence with that of the driver, in one line; empty if the driver takes it.
     """
     ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
     for listener in _listeners:
         listener(function, None)
-    answer = one_line(str(ask(function, driver, driver_options, bounds, finish)))
+    answer = one_line(str(ask(function, driver, driver_options, bounds, finish, rule)))
     for listener in _listeners:
         listener(function, answer)
     return answer

@@ -41,6 +41,7 @@ class Target:
         self.options = options
         self.patterns = [_entry_of(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
         self._driver_options = tvm_ffi.convert(options.driver_options())
+        self._rule = tvm_ffi.convert(table.chip.requantize.numbers)
 
     def ask_driver(self, function: relax.Function, bounds: Mapping[str, int], finish: bool) -> str:
         """Return why the driver declines a composite or, with `finish`, a whole region.
@@ -51,7 +52,7 @@ class Target:
         if reason is not None:
             return reason
         driver = self.options.driver
-        return decline_reason(function, driver, self._driver_options, bounds, finish)
+        return decline_reason(function, driver, self._driver_options, bounds, finish, self._rule)
 
 
 class Bindings(list[relax.Binding]):

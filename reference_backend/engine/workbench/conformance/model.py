@@ -269,7 +269,8 @@ class Model:
     def decline(self, **settings: object) -> str | None:
         """Return why the driver declines it as one composite; None if it takes it or fails."""
         options = Options.load(settings)
-        given = options.driver, options.driver_options(), {"n": SIZES[-1]}, False
+        bounds, rule = {"n": SIZES[-1]}, TABLE.chip.requantize.numbers
+        given = options.driver, options.driver_options(), bounds, False, rule
         # Only calls of one composite are fused; the label says nothing to codegen.
         composite = self.function().with_attr("Composite", f"{BACKEND}.{self.name}")
         answer = decline_reason(composite, *given)

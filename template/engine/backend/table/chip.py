@@ -55,6 +55,12 @@ class Requantize:
                 f"Requantize: rounding is '{self.rounding}'; supported: {', '.join(ROUNDINGS)}."
             )
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The rule for codegen: the fields of its struct `Requantization`."""
+        bits = self.multiplier_bits, self.wide_multiplier_bits
+        return *bits, *self.shifts, ROUNDINGS.index(self.rounding)
+
 
 @dataclass(frozen=True)
 class Chip:

@@ -17,7 +17,6 @@ from itertools import combinations
 from operator import or_
 from typing import Any
 
-import tvm_ffi
 from tvm.relax.backend.pattern_registry import register_patterns
 from tvm.relax.dpl import DFPattern, is_const, wildcard
 
@@ -26,7 +25,6 @@ from .capability import Fuses, Op
 from .chain_grammar import count_steps
 from .chains import call_pattern, chains_of
 from .chains import pattern as pattern_of
-from .chip import ROUNDINGS
 from .compositions import Composition, Kind
 from .matches import quantized_activations, refusal_of, refusal_of_chain_in, refusal_of_edges
 from .table import Table
@@ -52,11 +50,6 @@ def register() -> None:
     if not _registered:
         # As tuples: TVM releases those before the interpreter ends.
         register_patterns(make_patterns(TABLE))
-        rule = TABLE.chip.requantize
-        set_rule = tvm_ffi.get_global_func(f"{BACKEND}.codegen.set_requantization", True)
-        if set_rule is not None:  # A board has no codegen.
-            bits = rule.multiplier_bits, rule.wide_multiplier_bits
-            set_rule(*bits, *rule.shifts, ROUNDINGS.index(rule.rounding))
         _registered = True
 
 
