@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file call_view.h
- * \brief What lowerings read: a call of a Relax op, its arguments, results and
- * attributes.
+ * \brief What lowerings read: a call of a Relax op, its arguments, results and attributes.
  */
 #ifndef CODEGEN_CALL_VIEW_H_
 #define CODEGEN_CALL_VIEW_H_

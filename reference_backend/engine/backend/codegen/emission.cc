@@ -90,14 +90,16 @@ LoweredProgram Emission::Finish(LoweringGoal goal) {
 }
 
 Tensor Emission::Get(const EntryRef& entry) {
-  auto it = tensors_.find(Key(entry));
+  auto it = tensors_.find({entry.node, entry.index});
   if (it != tensors_.end()) return it->second;
   const Node& node = graph_.nodes[entry.node];
   if (node.kind != Node::Kind::kConstant) {
     throw Refusal(DescribeNode(node) + ": its value is used before it is computed");
   }
   const std::string who = "the constant " + node.name;
-  return tensors_[Key(entry)] = AddConstant(MakeDesc(node.outputs[0], who), BytesOf(node), who);
+  const Tensor tensor = AddConstant(MakeDesc(node.outputs[0], who), BytesOf(node), who);
+  Set(entry, tensor);
+  return tensor;
 }
 
 Tensor Emission::NewTensor(const npu_tensor_desc& desc, const std::string& who) {
@@ -127,10 +129,6 @@ const IntegerWeights* Emission::WeightsOf(size_t matmul) const {
 npu_tensor_desc Emission::DescOf(npu_tensor tensor) const {
   auto it = descs_.find(tensor);
   return it == descs_.end() ? npu_tensor_desc{} : it->second;
-}
-
-uint64_t Emission::Key(const EntryRef& entry) {
-  return static_cast<uint64_t>(entry.node) << 16 | static_cast<uint64_t>(entry.index);
 }
 
 Tensor Emission::Keep(npu_tensor id, const npu_tensor_desc& desc) {

@@ -8,9 +8,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "graph.h"
 #include "lowering.h"
@@ -34,8 +36,10 @@ class Emission {
 
   /*! \brief The tensor of a value; constants are added when first used. */
   Tensor Get(const EntryRef& entry);
-  void Set(const EntryRef& entry, const Tensor& tensor) { tensors_[Key(entry)] = tensor; }
-  bool Has(const EntryRef& entry) const { return tensors_.count(Key(entry)) != 0; }
+  void Set(const EntryRef& entry, const Tensor& tensor) {
+    tensors_[{entry.node, entry.index}] = tensor;
+  }
+  bool Has(const EntryRef& entry) const { return tensors_.count({entry.node, entry.index}) != 0; }
 
   Tensor NewTensor(const npu_tensor_desc& desc, const std::string& who);
   Tensor NewConstant(const npu_tensor_desc& desc, const void* data, size_t bytes,
@@ -67,7 +71,6 @@ class Emission {
   Sink& sink() { return *sink_; }
 
  private:
-  static uint64_t Key(const EntryRef& entry);
   /*! \brief Remembers what a tensor of the sink is. */
   Tensor Keep(npu_tensor id, const npu_tensor_desc& desc);
   /*! \brief Adds a constant whose data outlive the builder. */
@@ -80,7 +83,7 @@ class Emission {
   LoweredProgram result_;
   const DriverBuilder driver_;
   std::unique_ptr<Sink> sink_;
-  std::unordered_map<uint64_t, Tensor> tensors_;
+  std::map<std::pair<size_t, size_t>, Tensor> tensors_;
   std::unordered_map<npu_tensor, npu_tensor_desc> descs_;
   /*! \brief By matmul: its weights in integers. */
   std::unordered_map<size_t, IntegerWeights> weights_;

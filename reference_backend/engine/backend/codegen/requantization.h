@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file requantization.h
- * \brief What happens to the sums of a quantized op, as numbers; knows nothing
- * of the driver.
+ * \brief What happens to the sums of a quantized op, as numbers; knows nothing of the driver.
  */
 #ifndef CODEGEN_REQUANTIZATION_H_
 #define CODEGEN_REQUANTIZATION_H_

@@ -23,13 +23,10 @@ json::Array EntryToJson(const EntryRef& entry) {
 }
 
 json::Object NodeToJson(const Node& node) {
-  json::Array dtypes;
-  json::Array shapes;
-  json::Array symbolic_shapes;
+  json::Array dtypes, shapes, symbolic_shapes;
   bool is_symbolic = false;
   for (const TensorInfo& info : node.outputs) {
-    json::Array shape;
-    json::Array symbolic_shape;
+    json::Array shape, symbolic_shape;
     for (const Dim& dim : info.shape) {
       is_symbolic = is_symbolic || dim.symbol >= 0;
       shape.push_back(dim.symbol < 0 ? dim.size : static_cast<int64_t>(-1));
@@ -40,14 +37,13 @@ json::Object NodeToJson(const Node& node) {
     symbolic_shapes.push_back(symbolic_shape);
   }
 
-  json::Object attrs;
-  attrs.Set(String("dtype"), json::Array({dtypes}));
-  attrs.Set(String("shape"), json::Array({shapes}));
+  json::Object attrs = {{String("dtype"), json::Array({dtypes})},
+                        {String("shape"), json::Array({shapes})}};
   if (is_symbolic) attrs.Set(String("symbolic_shape"), json::Array({symbolic_shapes}));
 
-  json::Object result;
-  result.Set(String("name"), String(node.kind == Node::Kind::kCall ? node.op : node.name));
-  if (node.kind == Node::Kind::kCall) {
+  const bool is_call = node.kind == Node::Kind::kCall;
+  json::Object result = {{String("name"), String(is_call ? node.op : node.name)}};
+  if (is_call) {
     json::Array inputs;
     for (const EntryRef& input : node.inputs) inputs.push_back(EntryToJson(input));
     result.Set(String("inputs"), inputs);
@@ -60,10 +56,8 @@ json::Object NodeToJson(const Node& node) {
       attrs.Set(String("composite_id"), static_cast<int64_t>(node.composite));
     }
   }
-  const char* op = node.kind == Node::Kind::kInput      ? "input"
-                   : node.kind == Node::Kind::kConstant ? "const"
-                                                        : "kernel";
-  result.Set(String("op"), String(op));
+  const bool is_input = node.kind == Node::Kind::kInput;
+  result.Set(String("op"), String(is_call ? "kernel" : is_input ? "input" : "const"));
   result.Set(String("attrs"), attrs);
   return result;
 }
@@ -157,12 +151,9 @@ std::vector<double> Numbers(const Node& node) {
 }
 
 std::string ToJson(const Graph& graph) {
-  json::Array nodes;
-  json::Array constants;
-  json::Array heads;
-  json::Array node_row_ptr;
+  json::Array nodes, constants, heads, symbols;
   int64_t row = 0;
-  node_row_ptr.push_back(row);
+  json::Array node_row_ptr = {row};
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     nodes.push_back(NodeToJson(node));
@@ -176,16 +167,14 @@ std::string ToJson(const Graph& graph) {
   for (const auto& constant : constants) arguments.push_back(constant);
   for (const EntryRef& head : graph.heads) heads.push_back(EntryToJson(head));
 
-  json::Array symbols;
   for (const std::string& name : graph.symbols) symbols.push_back(String(name));
 
-  json::Object root;
-  root.Set(String("symbol"), String(graph.symbol));
-  root.Set(String("symbols"), symbols);
-  root.Set(String("nodes"), nodes);
-  root.Set(String("arg_nodes"), arguments);
-  root.Set(String("heads"), heads);
-  root.Set(String("node_row_ptr"), node_row_ptr);
+  const json::Object root = {{String("symbol"), String(graph.symbol)},
+                             {String("symbols"), symbols},
+                             {String("nodes"), nodes},
+                             {String("arg_nodes"), arguments},
+                             {String("heads"), heads},
+                             {String("node_row_ptr"), node_row_ptr}};
   return std::string(json::Stringify(root));
 }
 

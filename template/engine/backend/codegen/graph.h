@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file graph.h
- * \brief A region as plain data, read from a Relax function, its JSON form, and
- * its values in the terms of the driver interface.
+ * \brief A region as plain data, read from a Relax function, its JSON form, and its values
+ * in the terms of the driver interface.
  */
 #ifndef CODEGEN_GRAPH_H_
 #define CODEGEN_GRAPH_H_

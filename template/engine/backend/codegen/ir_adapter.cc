@@ -8,6 +8,7 @@
 #include <tvm/ffi/reflection/accessor.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -20,71 +21,48 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-/*! \brief A type key of the IR: in the newest TVM that this adapter knows, and in older ones. */
-struct TypeName {
-  const char* now;
-  const char* before = nullptr;
+/*! \brief A type of the IR, and its fields that this file reads, in the newest TVM that this
+ * adapter knows; and their names in older ones, if different. */
+struct IRType {
+  const char* key;
+  std::array<const char*, 5> fields;
+  const char* key_before = nullptr;
+  std::array<const char*, 5> fields_before = {};
 };
 
-constexpr TypeName kCall = {"ir.Call"};
-constexpr TypeName kOp = {"ir.Op"};
-constexpr TypeName kVar = {"ir.Var"};
-constexpr TypeName kDataflowVar = {"relax.expr.DataflowVar"};
-constexpr TypeName kConstant = {"ir.GenericConst", "relax.expr.Constant"};
-constexpr TypeName kTuple = {"ir.Tuple", "relax.expr.Tuple"};
-constexpr TypeName kTupleGetItem = {"ir.TupleGetItem", "relax.expr.TupleGetItem"};
-constexpr TypeName kFunction = {"relax.expr.Function"};
-constexpr TypeName kSeqExpr = {"relax.expr.SeqExpr"};
-constexpr TypeName kVarBinding = {"relax.expr.VarBinding"};
-constexpr TypeName kShapeExpr = {"relax.expr.ShapeExpr"};
-constexpr TypeName kIntImm = {"ir.IntImm"};
-constexpr TypeName kFloatImm = {"ir.FloatImm"};
-constexpr TypeName kAdd = {"prim.Add", "tirx.Add"};
-constexpr TypeName kMul = {"prim.Mul", "tirx.Mul"};
-constexpr TypeName kFloorDiv = {"prim.FloorDiv", "tirx.FloorDiv"};
-constexpr TypeName kFloorMod = {"prim.FloorMod", "tirx.FloorMod"};
-constexpr TypeName kIndexMap = {"tirx.IndexMap"};
-constexpr TypeName kTensorType = {"relax.TensorType"};
-constexpr TypeName kPrimType = {"ir.PrimType"};
+constexpr IRType kCall = {"ir.Call", {"op", "args", "attrs", "ty"}};
+constexpr IRType kOp = {"ir.Op", {"name", "arguments"}};
+constexpr IRType kArgumentInfo = {"ir.ArgumentInfo", {"name"}};
+constexpr IRType kVar = {"ir.Var", {"name", "ty"}};
+constexpr IRType kDataflowVar = {"relax.expr.DataflowVar", {"name", "ty"}};
+constexpr IRType kConstant = {
+    "ir.GenericConst", {"value", "ty"}, "relax.expr.Constant", {"data", "ty"}};
+constexpr IRType kTuple = {"ir.Tuple", {"fields"}, "relax.expr.Tuple"};
+constexpr IRType kTupleGetItem = {
+    "ir.TupleGetItem", {"tuple_value", "index"}, "relax.expr.TupleGetItem"};
+constexpr IRType kFunction = {"relax.expr.Function", {"params", "body", "attrs"}};
+constexpr IRType kDictAttrs = {"ir.DictAttrs", {"__dict__"}};
+constexpr IRType kSeqExpr = {"relax.expr.SeqExpr", {"blocks", "body"}};
+constexpr IRType kBindingBlock = {"relax.expr.BindingBlock", {"bindings"}};
+constexpr IRType kVarBinding = {"relax.expr.VarBinding", {"var", "value"}};
+constexpr IRType kShapeExpr = {"relax.expr.ShapeExpr", {"values"}};
+constexpr IRType kShapeType = {"relax.ShapeType", {"values"}};
+constexpr IRType kIntImm = {"ir.IntImm", {"value"}};
+constexpr IRType kFloatImm = {"ir.FloatImm", {"value"}};
+constexpr IRType kAdd = {"prim.Add", {"a", "b"}, "tirx.Add"};
+constexpr IRType kMul = {"prim.Mul", {"a", "b"}, "tirx.Mul"};
+constexpr IRType kFloorDiv = {"prim.FloorDiv", {"a", "b"}, "tirx.FloorDiv"};
+constexpr IRType kFloorMod = {"prim.FloorMod", {"a", "b"}, "tirx.FloorMod"};
+constexpr IRType kIndexMap = {"tirx.IndexMap", {"initial_indices", "final_indices"}};
+constexpr IRType kTensorType = {"relax.TensorType", {"shape", "dtype"}};
+constexpr IRType kPrimType = {"ir.PrimType", {"dtype"}};
+constexpr IRType kTupleType = {"ir.TupleType", {"fields"}};
 
-/*! \brief A type and its fields that this file reads. */
-struct RequiredType {
-  TypeName name;
-  std::vector<const char*> fields;
-  /*! \brief Their names in older versions, if different. */
-  std::vector<const char*> fields_before = {};
-};
-
-const std::vector<RequiredType>& RequiredTypes() {
-  static const std::vector<RequiredType> types = {
-      {kCall, {"op", "args", "attrs", "ty"}},
-      {kOp, {"name", "arguments"}},
-      {{"ir.ArgumentInfo"}, {"name"}},
-      {kVar, {"name", "ty"}},
-      {kDataflowVar, {"name", "ty"}},
-      {kConstant, {"value", "ty"}, {"data", "ty"}},
-      {kTuple, {"fields"}},
-      {kTupleGetItem, {"tuple_value", "index"}},
-      {kFunction, {"params", "body", "attrs"}},
-      {{"ir.DictAttrs"}, {"__dict__"}},
-      {kSeqExpr, {"blocks", "body"}},
-      {{"relax.expr.BindingBlock"}, {"bindings"}},
-      {kVarBinding, {"var", "value"}},
-      {kShapeExpr, {"values"}},
-      {{"relax.ShapeType"}, {"values"}},
-      {kIntImm, {"value"}},
-      {kFloatImm, {"value"}},
-      {kAdd, {"a", "b"}},
-      {kMul, {"a", "b"}},
-      {kFloorDiv, {"a", "b"}},
-      {kFloorMod, {"a", "b"}},
-      {kIndexMap, {"initial_indices", "final_indices"}},
-      {kTensorType, {"shape", "dtype"}},
-      {kPrimType, {"dtype"}},
-      {{"ir.TupleType"}, {"fields"}},
-  };
-  return types;
-}
+constexpr IRType kTypes[] = {kCall,     kOp,           kArgumentInfo, kVar,       kDataflowVar,
+                             kConstant, kTuple,        kTupleGetItem, kFunction,  kDictAttrs,
+                             kSeqExpr,  kBindingBlock, kVarBinding,   kShapeExpr, kShapeType,
+                             kIntImm,   kFloatImm,     kAdd,          kMul,       kFloorDiv,
+                             kFloorMod, kIndexMap,     kTensorType,   kPrimType,  kTupleType};
 
 const TVMFFIFieldInfo* FindField(int32_t type_index, std::string_view name) {
   const TVMFFIFieldInfo* found = nullptr;
@@ -121,10 +99,10 @@ T FieldAs(const ffi::ObjectRef& object, const char* name) {
   return Field(object, name).cast<T>();
 }
 
-bool Is(const ffi::ObjectRef& object, TypeName name) {
+bool Is(const ffi::ObjectRef& object, const IRType& type) {
   if (!object.defined()) return false;
   const auto& key = object->GetTypeKey();
-  return key == name.now || (name.before != nullptr && key == name.before);
+  return key == type.key || (type.key_before != nullptr && key == type.key_before);
 }
 
 bool IsVar(const ffi::ObjectRef& object) { return Is(object, kVar) || Is(object, kDataflowVar); }
@@ -316,7 +294,7 @@ class FunctionReader {
   std::vector<TensorInfo> ReadResultTypes(const ffi::ObjectRef& type, const std::string& name) {
     if (Is(type, kTensorType)) return {ReadTensorType(type, name)};
     std::vector<TensorInfo> infos;
-    if (Is(type, {"ir.TupleType"})) {
+    if (Is(type, kTupleType)) {
       for (const ffi::Any& field : FieldAs<ffi::Array<ffi::Any>>(type, "fields")) {
         auto field_type = field.cast<ffi::ObjectRef>();
         if (!Is(field_type, kTensorType)) {
@@ -342,7 +320,7 @@ class FunctionReader {
     if (Is(type, kTensorType)) {
       node.outputs = {ReadTensorType(type, name)};
       binding.entry = EntryRef{graph_.nodes.size(), 0};
-    } else if (Is(type, {"relax.ShapeType"})) {
+    } else if (Is(type, kShapeType)) {
       auto values = FieldAs<ffi::Optional<ffi::Array<ffi::Any>>>(type, "values");
       if (!values.has_value()) throw Refusal("the sizes in the shape '" + name + "' are unknown");
       binding.kind = Binding::Kind::kShape;
@@ -367,7 +345,8 @@ class FunctionReader {
       node.name = name == constant_names_.end() ? "const_" + std::to_string(constants_.size() - 1)
                                                 : std::string((*name).second);
       node.outputs = {ReadTensorType(FieldAs<ffi::ObjectRef>(constant, "ty"), node.name)};
-      node.value = FieldAs<ffi::Tensor>(constant, Is(constant, {kConstant.now}) ? "value" : "data");
+      node.value = FieldAs<ffi::Tensor>(
+          constant, (constant->GetTypeKey() == kConstant.key) ? "value" : "data");
       it->second = EntryRef{graph_.nodes.size(), 0};
       graph_.nodes.push_back(std::move(node));
       keep_.push_back(constant);
@@ -503,7 +482,7 @@ class FunctionReader {
       if (!shape.has_value() || !Is(shape.value(), kShapeExpr)) return;
       values = FieldAs<ffi::Array<ffi::Any>>(shape.value(), "values");
       dims = &graph_.Info(value.entry).shape;
-    } else if (Is(type, {"relax.ShapeType"}) && value.kind == Binding::Kind::kShape) {
+    } else if (Is(type, kShapeType) && value.kind == Binding::Kind::kShape) {
       values = FieldAs<ffi::Optional<ffi::Array<ffi::Any>>>(type, "values")
                    .value_or(ffi::Array<ffi::Any>());
       dims = &value.shape;
@@ -669,23 +648,18 @@ std::vector<std::string> FieldNames(const std::string& type_key) {
 
 std::vector<std::string> MissingIR() {
   std::vector<std::string> missing;
-  for (const RequiredType& type : RequiredTypes()) {
-    const char* name = type.name.now;
-    const std::vector<const char*>* fields = &type.fields;
-    int32_t type_index = FindType(name);
-    if (type_index < 0 && type.name.before != nullptr) {
-      type_index = FindType(type.name.before);
-      if (type_index >= 0) name = type.name.before;
-      if (!type.fields_before.empty()) fields = &type.fields_before;
-    }
-    if (type_index < 0) {
-      missing.emplace_back(name);
+  for (const IRType& type : kTypes) {
+    int32_t index = FindType(type.key);
+    const bool is_old = index < 0 && type.key_before != nullptr;
+    if (is_old) index = FindType(type.key_before);
+    if (index < 0) {
+      missing.emplace_back(type.key);
       continue;
     }
-    for (const char* field : *fields) {
-      if (FindField(type_index, field) == nullptr) {
-        missing.push_back(std::string(name) + "." + field);
-      }
+    const bool renamed = is_old && type.fields_before[0] != nullptr;
+    for (const char* field : renamed ? type.fields_before : type.fields) {
+      if (field == nullptr || FindField(index, field) != nullptr) continue;
+      missing.push_back(std::string(is_old ? type.key_before : type.key) + "." + field);
     }
   }
   return missing;

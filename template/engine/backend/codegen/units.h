@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file units.h
- * \brief Decides which calls of a graph are lowered together; knows nothing of
- * the driver.
+ * \brief Decides which calls of a graph are lowered together; knows nothing of the driver.
  */
 #ifndef CODEGEN_UNITS_H_
 #define CODEGEN_UNITS_H_
