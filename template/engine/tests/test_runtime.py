@@ -281,6 +281,21 @@ def test_a_size_without_a_bound_is_refused():
     assert "symbol_bounds" in reason(function, "", {}, {}, False, ())
 
 
+def test_a_region_that_was_read_answers_like_its_function(region):
+    read, graph, reason = (
+        tvm_ffi.get_global_func(f"{BACKEND}.codegen.{name}")
+        for name in ("read", "graph", "decline_reason")
+    )
+    function = region.model.function()
+    handle = read(function, {})
+    assert str(graph(handle)["symbol"]) == str(function.attrs["global_symbol"])
+    for bounds in ({}, {"n": max(region.model.sizes)}):
+        answer = reason(function, "", {}, bounds, True, ())
+        assert reason(handle, "", {}, bounds, True, ()) == answer
+    with pytest.raises(TypeError, match="Region"):
+        graph(function)
+
+
 def test_an_unknown_option_is_refused(region):
     partitioned = partition_for(tvm.IRModule({region.model.name: region.model.function()}))
     with pytest.raises(Exception, match="no_such_option"):
