@@ -6,7 +6,6 @@ import ctypes.util
 import fcntl
 import hashlib
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -21,7 +20,8 @@ import copier
 import pytest
 import yaml
 
-from npu_scaffold.catalog import CASES
+from npu_scaffold.catalog import load_catalog, load_families
+from npu_scaffold.snippets import SNIPPETS, snippets
 
 ROOT = Path(__file__).resolve().parents[1]
 CPP = {".h", ".cc", ".inc"}
@@ -238,20 +238,16 @@ def build(make, *shapes):
 """
 """The beginning of scripts that make models of one op."""
 
-KEYS_OF_CASES = ("numpy", "results", "benchmarks", "cases", "refused")
-
 
 def write_family(path: Path, entries: dict[str, dict[str, Any]]) -> None:
-    """Write the two files of a family of ops."""
-    limits: dict[str, object] = {".family": path.stem, ".title": "Some"}
-    cases = {}
-    for op, entry in entries.items():
-        limits[op] = {key: value for key, value in entry.items() if key not in KEYS_OF_CASES}
-        cases[op] = {key: value for key, value in entry.items() if key in KEYS_OF_CASES}
-    path.write_text(yaml.safe_dump(limits))
-    folder = path.parents[2] / CASES
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{path.stem}.json").write_text(json.dumps(cases))
+    """Write the file of a family of ops."""
+    path.write_text(yaml.safe_dump({".family": path.stem, ".title": "Some", **entries}))
+
+
+def write_snippets(template: Path) -> None:
+    """Write the ops in Python, of a catalogue that need not be whole."""
+    text = snippets(load_catalog(template), load_families(template))
+    (template / SNIPPETS).write_text(text)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 
 import support
 from npu_scaffold import pages
-from npu_scaffold.catalog import CASES, load_catalog
+from npu_scaffold.catalog import load_catalog
 from npu_scaffold.cli import main
 from npu_scaffold.errors import ScaffoldError
 from support import ROOT
@@ -88,8 +88,7 @@ def test_the_command_writes_the_page_and_sees_that_it_is_old(
     template = tmp_path / "template"
     (template / "docs").mkdir(parents=True)
     shutil.copy(ROOT / "copier.yml", template)
-    for folder in ("template/_catalog", CASES):
-        shutil.copytree(ROOT / folder, template / folder)
+    shutil.copytree(ROOT / "template/_catalog", template / "template/_catalog")
     where = ["--template", str(template)]
     assert main(["docs", "--check", *where]) == 1
     assert "docs/ops.md differs from the table and the last result" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import support
 from npu_scaffold.cli import main
+from npu_scaffold.derived import CASES
 from npu_scaffold.render import reference_differences, write_reference
 from npu_scaffold.snippets import SNIPPETS
 from support import ROOT
@@ -44,12 +45,16 @@ def test_what_was_written_has_no_differences_and_each_change_is_one(
     (reference / "pyproject.toml").write_text((reference / "pyproject.toml").read_text() + "\n")
     lines = (reference / "pyproject.toml").read_text().count("\n")
     (checkout / SNIPPETS).write_text((checkout / SNIPPETS).read_text() + "\n")
+    (checkout / CASES / "image.json").unlink()
     assert reference_differences(checkout) == [
         "reference_backend/LICENSE is missing.",
         "reference_backend/README.md differs from line 3 on.",
+        f"reference_backend/{CASES.relative_to('template')}/image.json is not rendered by the "
+        "template.",
         "reference_backend/extra.txt is not rendered by the template.",
         f"reference_backend/pyproject.toml differs from line {lines} on.",
         "template/_macros/ops.jinja differs from the catalogue.",
+        f"{CASES}/image.json differs from the catalogue.",
     ]
     assert main(["reference", "--check", "--template", str(checkout)]) == 1
     assert main(["reference", "--write", "--template", str(checkout)]) == 0

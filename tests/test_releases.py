@@ -16,10 +16,8 @@ import pytest
 import yaml
 
 import support
-from npu_scaffold.catalog import load_catalog, load_families
 from npu_scaffold.cli import main
 from npu_scaffold.render import MANIFEST
-from npu_scaffold.snippets import SNIPPETS, snippets
 from npu_scaffold.versions import read_releases
 from pages import code_block
 from support import ROOT, edit
@@ -84,7 +82,7 @@ def _come_later(clone: Path) -> None:
     if "id" in entry:
         entry["id"] = 10_000
     catalog.write_text(f"{catalog.read_text()}\n{yaml.safe_dump({'later': entry})}")
-    (clone / SNIPPETS).write_text(snippets(load_catalog(clone), load_families(clone)))
+    support.write_snippets(clone)
     edit(
         template / "engine/backend/lowerings/activation.cc",
         'REGISTER_ELEMENTWISE("relax.sigmoid", ',
@@ -586,9 +584,11 @@ def test_a_preset_is_stored_as_its_ops_and_never_grows(
     entries = yaml.safe_load(whole)
     del entries["softmax"]
     holding.write_text(yaml.safe_dump(entries, sort_keys=False))
+    support.write_snippets(origin)
     commit(origin, "first")
     git(origin, "tag", "v1.0.0")
     holding.write_text(whole)
+    support.write_snippets(origin)
     commit(origin, "second")
     git(origin, "tag", "v2.0.0")
 

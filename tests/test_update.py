@@ -14,7 +14,7 @@ import pytest
 
 import support
 from npu_scaffold.catalog import load_catalog
-from npu_scaffold.render import write_derived
+from npu_scaffold.derived import write_derived
 
 ANSWERS: dict[str, Any] = {
     "backend_name": "acme_npu",
@@ -221,6 +221,7 @@ def test_a_lost_answer_stops_the_update_instead_of_deleting_files(
     """An op that a later catalogue lacks is an error; nothing is replaced by a default."""
     family = origin / "template/_catalog/activation.yml"
     family.write_text(re.sub(r"^relu:\n( .*\n)+", "", family.read_text(), flags=re.MULTILINE))
+    support.write_snippets(origin)
     _release(origin, "v2.0.0")
     before = support.contents(project)
     with pytest.raises(ValueError, match="ops"):

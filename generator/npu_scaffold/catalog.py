@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,19 +14,17 @@ from typing import Any
 
 import yaml
 
-from .entries import ELEMENTS, Entry, Known, entry_problems, names_in
+from .entries import Entry, Known, entry_problems, names_in
 from .errors import ScaffoldError
 from .snippets import evaluate
 from .template import CATALOG
 
 LOWERINGS = Path("template/engine/backend/lowerings")
-PARSERS = Path("template/engine/backend/table")
-RELAX_OPS = PARSERS / "relax_ops.json"
-CASES = Path("template/engine/workbench/conformance/op_cases")
+TABLE = Path("template/engine/backend/table")
 _REGISTERED = re.compile(r'REGISTER_\w+\("([\w.]+)"')
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Refuses duplicate keys, which YAML accepts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, object]:
@@ -38,7 +35,8 @@ class _Loader(yaml.SafeLoader):
                 raise ScaffoldError(
                     f"line {node.start_mark.line + 1}: the key '{key}' is there twice"
                 )
-        return super().construct_mapping(node, deep)
+        found: dict[Any, object] = super().construct_mapping(node, deep)
+        return found
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         self._known.add(id(node))
@@ -63,34 +61,8 @@ def load_catalog(template: Path) -> dict[str, Entry]:
     Returns
     -------
     dict
-        Op name to entry with its cases, in the order of ids, not yet checked. Entries that refer to
-        the cases of another op get copies.
-    """
-    found = load_entries(template)
-    for path in sorted((template / CATALOG).glob("*.yml")):
-        where = CASES / f"{path.stem}.json"
-        cases = _load_cases(template, template / where)
-        for op, own in cases.items():
-            entry = found.get(op)
-            if isinstance(entry, dict) and entry["family"] == path.stem:
-                found[op] = {**entry, **_resolved(own, cases)}
-            elif entry is None or isinstance(entry, dict):
-                raise ScaffoldError(f"{where}: '{op}' has no entry in {path.name}.")
-    return found
-
-
-def load_entries(template: Path) -> dict[str, Entry]:
-    """Load the catalogue without its cases, which releases before 0.4.0 kept elsewhere.
-
-    Parameters
-    ----------
-    template
-        The directory that holds ``copier.yml``.
-
-    Returns
-    -------
-    dict
-        Op name to entry, in the order of ids, not yet checked.
+        Op name to entry, in the order of ids, not yet checked. Entries that refer to the cases of
+        another op have copies.
     """
     found: dict[str, Entry] = {}
     for family, document in load_families(template).items():
@@ -101,7 +73,9 @@ def load_entries(template: Path) -> dict[str, Entry]:
                 raise ScaffoldError(
                     f"{CATALOG / family}.yml: '{op}' is in {found[op]['family']} too."
                 )
-            found[op] = {**entry, "family": family} if isinstance(entry, dict) else entry
+            if isinstance(entry, dict):
+                entry = {**_resolved(entry, document), "family": family}
+            found[op] = entry
     if not found:
         raise ScaffoldError(f"{CATALOG} has no op.")
 
@@ -146,37 +120,14 @@ def _load_yaml(template: Path, path: Path) -> dict[str, Any]:
     return document
 
 
-def _load_cases(template: Path, path: Path) -> dict[str, Any]:
-    name = path.relative_to(template)
-
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        keys = [key for key, _ in pairs]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ScaffoldError(f"{name}: the key '{key}' is there twice in one mapping.")
-        return dict(pairs)
-
-    try:
-        cases = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
-    except OSError:
-        raise ScaffoldError(
-            f"{name} is missing: it has the cases of the ops of its family."
-        ) from None
-    except ValueError as error:
-        raise ScaffoldError(f"{name} is not JSON: {error}.") from None
-    if not isinstance(cases, dict) or not all(isinstance(item, dict) for item in cases.values()):
-        raise ScaffoldError(f"{name} must be a mapping of op ids to mappings.")
-    return cases
-
-
-def _resolved(own: dict[str, Any], cases: dict[str, Any]) -> dict[str, Any]:
+def _resolved(entry: Entry, document: Mapping[str, Any]) -> Entry:
     """Replace the name of another op by its cases."""
-
-    def meant(key: str, value: object) -> Any:
-        other = cases.get(value) if key in ("cases", "refused") and isinstance(value, str) else None
-        return other.get(key, value) if other is not None else value
-
-    return {key: meant(key, value) for key, value in own.items()}
+    found = dict(entry)
+    for key in ("cases", "refused"):
+        other = document.get(entry[key]) if isinstance(entry.get(key), str) else None
+        if isinstance(other, dict):
+            found[key] = other.get(key, entry[key])
+    return found
 
 
 @cache
@@ -187,18 +138,6 @@ def _engine_module(template: Path, name: str) -> ModuleType:
     package.__path__ = [str(template / "template/engine")]
     sys.modules[root] = package
     return importlib.import_module(f"{root}.backend.table.{name}")
-
-
-def relax_ops(catalog: Mapping[str, Entry]) -> str:
-    """Return what the engine knows of all Relax ops of the catalogue, selected or not, as JSON."""
-    found: dict[str, set[str]] = {kind: set() for kind in ELEMENTS}
-    names = {entry["relax"]: entry for entry in catalog.values() if "relax" in entry}
-    for name, entry in names.items():
-        for kind in entry.get("elements", ()):
-            found[kind].add(name)
-    found["nn"] = {name for name in names if name.startswith("relax.nn.")}
-    ordered = {kind: sorted(ops) for kind, ops in sorted(found.items())}
-    return json.dumps(ordered, indent=1) + "\n"
 
 
 def catalog_problems(template: Path) -> list[str]:

@@ -15,16 +15,9 @@ import copier
 import yaml
 from copier.errors import CopierError
 
-from .catalog import (
-    RELAX_OPS,
-    catalog_problems,
-    load_catalog,
-    load_entries,
-    load_families,
-    relax_ops,
-)
+from .catalog import load_catalog
+from .derived import derived_files, write_derived
 from .errors import ScaffoldError, did_you_mean
-from .snippets import SNIPPETS, snippets
 from .template import find_template, read_questions, require_version
 
 REFERENCE = Path("reference_backend")
@@ -146,7 +139,7 @@ def check_answers(
         beside.pop(name, None)
         trial = {**beside, **({name: given[name]} if name in given else {})}
         if trial.get("op_preset") == "custom" and name != "ops":
-            trial.setdefault("ops", [next(iter(load_entries(template)))])
+            trial.setdefault("ops", [next(iter(load_catalog(template)))])
         refusal = _refusal(template, trial, vcs_ref)
         if refusal:
             problems.append(f"{name}: {refusal}")
@@ -255,26 +248,6 @@ def _manifest(paths: Iterable[str]) -> str:
     return "".join(f"{path}\n" for path in sorted(paths) if not path.startswith("engine/"))
 
 
-def write_derived(template: Path) -> None:
-    """Write the files of the template that are made of the catalogue.
-
-    Parameters
-    ----------
-    template
-        The directory that holds ``copier.yml``.
-    """
-    for path, text in _derived(template).items():
-        (template / path).write_text(text, encoding="utf-8")
-
-
-def _derived(template: Path) -> dict[Path, str]:
-    if problems := catalog_problems(template):
-        raise ScaffoldError("\n".join(problems))
-    catalog = load_catalog(template)
-    lines = snippets(catalog, load_families(template))
-    return {RELAX_OPS: relax_ops(catalog), SNIPPETS: lines}
-
-
 def reference_differences(template: Path) -> list[str]:
     """Compare the committed reference backend with a fresh render.
 
@@ -310,7 +283,7 @@ def reference_differences(template: Path) -> list[str]:
                 min(fresh[name].count(b"\n"), committed[name].count(b"\n")) + 1,
             )
             sentences.append(f"{REFERENCE / name} differs from line {line} on.")
-    for path, text in _derived(template).items():
+    for path, text in derived_files(template).items():
         derived = template / path
         if not derived.is_file() or derived.read_text(encoding="utf-8") != text:
             sentences.append(f"{path} differs from the catalogue.")

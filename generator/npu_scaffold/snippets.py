@@ -45,6 +45,7 @@ def snippets(catalog: Mapping[str, Entry], documents: Mapping[str, Entry]) -> st
         The text of `SNIPPETS`.
     """
     parts: dict[str, dict[str, Any]] = {
+        "catalog": {op: _asked(entry) for op, entry in catalog.items()},
         "dtypes": {name: f"{name} = {literal(given.split())}" for given, name in _DTYPES.items()},
         "headings": {},
         "shared": {},
@@ -115,6 +116,11 @@ def _op(
         "entry": _lines(4, "", node, entry["summary"]),
         "limits": _lines(4, f"{literal(op)}: ", ("Limits(", _limits(entry), ")")),
     }
+
+
+def _asked(entry: Entry) -> dict[str, object]:
+    """Return what the questions need of an entry."""
+    return {key: entry[key] for key in ("summary", "presets", "relax") if key in entry}
 
 
 def _offer(op: str, entry: Entry) -> str:
