@@ -124,6 +124,17 @@ def attempt(
     )
 
 
+def git(where: Path, *arguments: str) -> str:
+    """Run Git, and return what it prints."""
+    return run("git", *arguments, cwd=where).strip()
+
+
+def commit(where: Path, message: str) -> None:
+    """Commit all changes, perhaps none."""
+    git(where, "add", "--all")
+    git(where, "commit", "-q", "--allow-empty", "-m", message)
+
+
 def edit(path: Path, old: str, new: str) -> None:
     """Replace a text of a file where it first occurs, which it must."""
     text = path.read_text()

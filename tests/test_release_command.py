@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from npu_scaffold.cli import main
-from support import run
+from support import git
 
 CHANGELOG = """\
 # Changes
@@ -22,10 +22,6 @@ CHANGELOG = """\
 """
 
 ENGINES = [f"{tree}/engine/version.py" for tree in ("template", "reference_backend")]
-
-
-def git(root: Path, *arguments: str) -> str:
-    return run("git", *arguments, cwd=root).strip()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from npu_scaffold.cli import main
 from npu_scaffold.render import MANIFEST
 from npu_scaffold.versions import read_releases
 from pages import code_block
-from support import ROOT, edit
+from support import ROOT, commit, edit, git
 
 LIST = ROOT / "releases.yml"
 RELEASES = read_releases(LIST.read_text())
@@ -34,15 +34,6 @@ RENAMED = max(
     path.relative_to(ROOT).as_posix() for path in ROOT.glob("template/engine/tests/test_*.py")
 )
 UPGRADES = [*((f"v{version}", HERE) for version in RELEASES), (HERE, LATER)]
-
-
-def git(where: Path, *arguments: str) -> str:
-    return support.run("git", *arguments, cwd=where).strip()
-
-
-def commit(where: Path, message: str) -> None:
-    git(where, "add", "--all")
-    git(where, "commit", "-q", "--allow-empty", "-m", message)
 
 
 def gone() -> dict[str, str]:

@@ -15,6 +15,7 @@ import pytest
 import support
 from npu_scaffold.catalog import load_catalog
 from npu_scaffold.derived import write_derived
+from support import commit, git
 
 ANSWERS: dict[str, Any] = {
     "backend_name": "acme_npu",
@@ -39,14 +40,9 @@ EDITS = {
 }
 
 
-def _git(repository: Path, *arguments: str) -> str:
-    return support.run("git", *arguments, cwd=repository)
-
-
 def _release(repository: Path, tag: str) -> None:
-    _git(repository, "add", "--all")
-    _git(repository, "commit", "-q", "-m", tag)
-    _git(repository, "tag", tag)
+    commit(repository, tag)
+    git(repository, "tag", tag)
 
 
 @pytest.fixture
@@ -54,7 +50,7 @@ def origin(tmp_path: Path) -> Path:
     """Make a repository of the template with one release."""
     repository = tmp_path / "origin"
     support.copy_template(repository)
-    _git(repository, "init", "-q", "-b", "main")
+    git(repository, "init", "-q", "-b", "main")
     _release(repository, "v1.0.0")
     return repository
 
@@ -64,9 +60,8 @@ def project(origin: Path, tmp_path: Path) -> Path:
     """Make a project from the first release, with the vendor's edits."""
     tree = tmp_path / "project"
     _copy(origin, tree, "v1.0.0", ANSWERS)
-    _git(tree, "init", "-q", "-b", "main")
-    _git(tree, "add", "--all")
-    _git(tree, "commit", "-q", "-m", "start")
+    git(tree, "init", "-q", "-b", "main")
+    commit(tree, "start")
     for name, text in APPENDED.items():
         (tree / name).write_text((tree / name).read_text() + text)
     (tree / DELETED).unlink()
@@ -75,8 +70,7 @@ def project(origin: Path, tmp_path: Path) -> Path:
         (tree / name).write_text(text)
     for name, (old, new) in EDITS.items():
         support.edit(tree / name, old, new)
-    _git(tree, "add", "--all")
-    _git(tree, "commit", "-q", "-m", "our work")
+    commit(tree, "our work")
     return tree
 
 
@@ -144,7 +138,7 @@ def _without_markers(tree: Path) -> None:
     for path in support.files(tree):
         assert not re.search(rb"^(<<<<<<<|>>>>>>>) ", path.read_bytes(), re.MULTILINE), path
         assert path.suffix != ".rej"
-    assert _git(tree, "diff", "--name-only", "--diff-filter=U") == ""
+    assert git(tree, "diff", "--name-only", "--diff-filter=U") == ""
 
 
 def test_an_update_leaves_vendor_as_it_is_and_replaces_the_rest(
@@ -231,8 +225,7 @@ def test_a_lost_answer_stops_the_update_instead_of_deleting_files(
 
 def test_a_rendered_file_that_was_deleted_stays_deleted(origin: Path, project: Path) -> None:
     (project / ".github/workflows/ci.yml").unlink()
-    _git(project, "add", "--all")
-    _git(project, "commit", "-q", "-m", "deleted")
+    commit(project, "deleted")
     _second_release(origin)
     _update(project)
     assert not (project / ".github/workflows/ci.yml").exists()
@@ -253,11 +246,10 @@ def test_a_clone_of_the_template_is_where_updates_come_from(
     copier.run_copy(str(clone), str(tree), data=ANSWERS, defaults=True, quiet=True, unsafe=False)
     assert support.answers(tree)["_commit"] == "v1.0.0"
     shutil.rmtree(tree / ".git", ignore_errors=True)
-    _git(tree, "init", "-q", "-b", "main")
-    _git(tree, "add", "--all")
-    _git(tree, "commit", "-q", "-m", "start")
+    git(tree, "init", "-q", "-b", "main")
+    commit(tree, "start")
     _second_release(origin)
-    _git(clone, "pull", "-q", "--tags")
+    git(clone, "pull", "-q", "--tags")
     _update(tree)
     _without_markers(tree)
     assert support.answers(tree)["_commit"] == "v2.0.0"
@@ -276,9 +268,8 @@ def test_the_drivers_skeleton_is_seeded_once(
     else:
         _append(tree / "vendor/driver/build.cc", "// Vendor: a first op.\n")
         (tree / "vendor/driver/run.cc").unlink()
-    _git(tree, "init", "-q", "-b", "main")
-    _git(tree, "add", "--all")
-    _git(tree, "commit", "-q", "-m", "start")
+    git(tree, "init", "-q", "-b", "main")
+    commit(tree, "start")
     before = _below("vendor", support.contents(tree))
     _second_release(origin)
     _update(tree)

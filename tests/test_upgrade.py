@@ -18,7 +18,7 @@ import yaml
 
 import support
 from npu_scaffold.cli import main
-from support import ROOT, edit
+from support import ROOT, commit, edit, git
 
 COPIER = """\
 _min_copier_version: "9.19.0"
@@ -74,15 +74,6 @@ TEMPLATE = {
     "template/vendor/driver/driver.c": LINES,
     "template/vendor/tests/README.md": "Yours.\n",
 }
-
-
-def git(where: Path, *arguments: str) -> str:
-    return support.run("git", *arguments, cwd=where)
-
-
-def commit(where: Path, message: str) -> None:
-    git(where, "add", "--all")
-    git(where, "commit", "-q", "-m", message)
 
 
 def write(root: Path, name: str, text: str) -> None:
