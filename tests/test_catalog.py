@@ -302,6 +302,19 @@ def test_shared_pieces_are_merged_and_may_be_overridden(tmp_path: Path) -> None:
     assert (relu["engine"], relu["tolerance"]) == ("vector", "exact")
 
 
+def test_families_share_no_name_of_a_piece(tmp_path: Path) -> None:
+    template = _template(tmp_path)
+    path = template / "template/_catalog/some.yml"
+    path.write_text(path.read_text() + ".shared: {engine: pool}\n.floats: [float32]\n")
+    other = ".family: other\n.title: Other\n.floats: [float16]\n"
+    (template / "template/_catalog/other.yml").write_text(other)
+    assert catalog_problems(template) == []
+    (template / "template/_catalog/other.yml").write_text(other + ".shared: {engine: matrix}\n")
+    assert catalog_problems(template) == [
+        "template/_catalog/some.yml: .shared: other.yml has that name, too."
+    ]
+
+
 def test_the_name_of_an_op_stands_for_its_cases(tmp_path: Path) -> None:
     template = _template(tmp_path)
     path = template / "template/_catalog/some.yml"

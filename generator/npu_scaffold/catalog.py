@@ -171,6 +171,7 @@ def catalog_problems(template: Path) -> list[str]:
         found = found or list(_judged(template, op, entry))
         problems += [f"{CATALOG / family}.yml: {op}: {problem}" for problem in found]
     problems += _ids(catalog)
+    problems += _pieces(load_families(template))
     problems += _files(template, catalog)
     return problems
 
@@ -188,6 +189,17 @@ def _ids(catalog: dict[str, Entry]) -> Iterator[str]:
         elif not 1 <= number <= len(catalog):
             yield f"{where} {number} leaves a gap; the ids are 1 to {len(catalog)}."
         known[number] = op
+
+
+def _pieces(documents: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Check that no two families share something under one name: in Python, it is one."""
+    known: dict[str, str] = {}
+    for family, document in documents.items():
+        for key, piece in document.items():
+            if str(key).startswith(".") and isinstance(piece, dict):
+                if key in known:
+                    yield f"{CATALOG / family}.yml: {key}: {known[key]}.yml has that name, too."
+                known[key] = family
 
 
 def _known(template: Path, catalog: Mapping[str, Entry]) -> Known:

@@ -46,7 +46,7 @@ def snippets(catalog: Mapping[str, Entry], documents: Mapping[str, Entry]) -> st
     """
     parts: dict[str, dict[str, Any]] = {
         "catalog": {op: _asked(entry) for op, entry in catalog.items()},
-        "dtypes": {name: f"{name} = {literal(given.split())}" for given, name in _DTYPES.items()},
+        "dtypes": {name: f"{name} = {_literal(given.split())}" for given, name in _DTYPES.items()},
         "headings": {},
         "shared": {},
         "ops": {},
@@ -101,7 +101,7 @@ def evaluate(op: str, entry: Entry, names: Mapping[str, object]) -> object:
 
 
 def _names(op: str, entry: Entry) -> list[tuple[str, Node]]:
-    return [("", literal(text)) for text in (op, entry.get("relax")) if text]
+    return [("", _literal(text)) for text in (op, entry.get("relax")) if text]
 
 
 def _op(
@@ -114,7 +114,7 @@ def _op(
     return {
         "uses": [name, *uses] if name else uses,
         "entry": _lines(4, "", node, entry["summary"]),
-        "limits": _lines(4, f"{literal(op)}: ", ("Limits(", _limits(entry), ")")),
+        "limits": _lines(4, f"{_literal(op)}: ", ("Limits(", _limits(entry), ")")),
     }
 
 
@@ -125,8 +125,8 @@ def _asked(entry: Entry) -> dict[str, object]:
 
 def _offer(op: str, entry: Entry) -> str:
     """Return the line that names the inputs and the chains of an op that is not selected."""
-    inputs = _row(literal(item["name"]) for item in entry["inputs"])
-    return _lines(4, f"{literal(op)}: ", _row([inputs, _chains(entry["chains"])]))
+    inputs = _row(_literal(item["name"]) for item in entry["inputs"])
+    return _lines(4, f"{_literal(op)}: ", _row([inputs, _chains(entry["chains"])]))
 
 
 # ---- The layout of Python -----------------------------------------------------------------------
@@ -140,13 +140,13 @@ def _jinja(value: object) -> str:
     return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def literal(value: object) -> str:
+def _literal(value: object) -> str:
     """Write a value of the catalogue; a list is a tuple."""
     if isinstance(value, str):
         quote = "'" if '"' in value and "'" not in value else '"'
         return quote + value.replace("\\", "\\\\").replace(quote, f"\\{quote}") + quote
     if isinstance(value, list | tuple):
-        return _flat(_row(map(literal, value)))
+        return _flat(_row(map(_literal, value)))
     return str(value)
 
 
@@ -222,13 +222,13 @@ def _limits(entry: Entry) -> list[tuple[str, Node]]:
 
 
 def _input(item: Entry) -> str:
-    given = [literal(item["name"])]
+    given = [_literal(item["name"])]
     if "dtypes" in item:
         given.append(_dtypes(item["dtypes"]))
     if item["ranks"]:
         given.append(("ranks=" if "like" in item else "") + _ranks(item["ranks"]))
     if "like" in item:
-        given.append(f"like={literal(item['like'])}")
+        given.append(f"like={_literal(item['like'])}")
     flags = {"constant": "constant", "tuple": "is_tuple", "weight": "weight"}
     given += [f"{word}=True" for key, word in flags.items() if item.get(key)]
     return f"Input({', '.join(given)})"
@@ -243,11 +243,11 @@ def _attributes(given: Entry, known: Entry) -> list[tuple[str, Node]]:
         if name in known:
             continue
         if constraint == "any":
-            free.append(("", literal(name)))
+            free.append(("", _literal(name)))
         elif len(constraint.get("one_of", ())) == 1:
-            fixed.append((f"{name}=", literal(constraint["one_of"][0])))
+            fixed.append((f"{name}=", _literal(constraint["one_of"][0])))
         else:
-            others.append((f"{literal(name)}: ", _constraint(constraint, named=True)))
+            others.append((f"{_literal(name)}: ", _constraint(constraint, named=True)))
     calls: list[tuple[str, Node]] = [("**", ("anything(", free, ")"))] if free else []
     if fixed:
         calls.append(("**", ("only(", fixed, ")")))
@@ -261,20 +261,22 @@ def _constraint(given: Entry, *, named: bool = False) -> Node:
         unset = len(values) > 1 and values[0] == ""
         name = _DTYPES.get(" ".join(map(str, values[unset:])))
         if name and named:
-            return f"OneOf({literal('') + ', ' if unset else ''}*{name})"
-        return ("OneOf(", [("", literal(value)) for value in values], ")")
+            return f"OneOf({_literal('') + ', ' if unset else ''}*{name})"
+        return ("OneOf(", [("", _literal(value)) for value in values], ")")
     words = {"min": "", "max": "" if "min" in given else "max=", "not": "exclude="}
-    return f"Range({', '.join(words[key] + literal(value) for key, value in given.items())})"
+    return f"Range({', '.join(words[key] + _literal(value) for key, value in given.items())})"
 
 
 def _rule(given: Entry) -> str:
     dtypes = f", {_dtypes(given['for'])}" if "for" in given else ""
     ((relation, (left, right)),) = ((key, value) for key, value in given.items() if key != "for")
-    return f"{RELATIONS[relation]}({literal(left)}, {literal(right)}{dtypes})"
+    return f"{RELATIONS[relation]}({_literal(left)}, {_literal(right)}{dtypes})"
 
 
 def _chains(given: Sequence[str | Sequence[str]]) -> Node:
-    lines = (literal(item) if isinstance(item, str) else _row(map(literal, item)) for item in given)
+    lines = (
+        _literal(item) if isinstance(item, str) else _row(map(_literal, item)) for item in given
+    )
     return _row(lines)
 
 
@@ -284,36 +286,36 @@ def _tolerance(given: str | Entry) -> str:
     ((kind, bounds),) = given.items()
     if isinstance(bounds, dict):
         return _call(kind.capitalize(), bounds)
-    return f"{kind.capitalize()}({literal(bounds)})"
+    return f"{kind.capitalize()}({_literal(bounds)})"
 
 
 def _call(name: str, fields: Mapping[str, object]) -> str:
-    return f"{name}({', '.join(f'{key}={literal(value)}' for key, value in fields.items())})"
+    return f"{name}({', '.join(f'{key}={_literal(value)}' for key, value in fields.items())})"
 
 
 def _dtypes(given: Sequence[str]) -> str:
-    return _DTYPES.get(" ".join(given)) or literal(given)
+    return _DTYPES.get(" ".join(given)) or _literal(given)
 
 
 def _ranks(given: Sequence[int]) -> str:
     first, last = given[0], given[-1]
     if len(given) > 1 and last - first == len(given) - 1:
         return f"range({f'{first}, ' if first else ''}{last + 1})"
-    return literal(given)
+    return _literal(given)
 
 
 _WRITERS: dict[str, Callable[[Any], Node]] = {
-    "engine": literal,
+    "engine": _literal,
     "inputs": lambda given: _row(map(_input, given)),
     "attributes": lambda given: ("{", _attributes(given, {}), "}"),
     "rules": lambda given: _row(map(_rule, given)),
-    "operations": literal,
+    "operations": _literal,
     "output_dtypes": _dtypes,
     "chains": _chains,
-    "activation": literal,
+    "activation": _literal,
     "fuses": lambda given: _call("Fuses", given),
     "quantized": lambda given: _call("Quantized", given),
-    "absorbs_transpose": literal,
+    "absorbs_transpose": _literal,
     "tolerance": _tolerance,
 }
 """The fields of `Op` in their order: how each is written."""
