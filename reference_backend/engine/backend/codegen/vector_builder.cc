@@ -9,24 +9,6 @@ namespace npu {
 
 namespace {
 
-/*! \brief The kind of step that an instruction is; OTHER for loads and constants, which drivers
- *  read off operands. */
-npu_step_kind KindOf(npu_vector_opcode opcode) {
-  static constexpr npu_step_kind kKinds[] = {
-      NPU_STEP_OTHER,        NPU_STEP_OTHER,     NPU_STEP_ADD,      NPU_STEP_SUBTRACT,
-      NPU_STEP_MULTIPLY,     NPU_STEP_DIVIDE,    NPU_STEP_MAXIMUM,  NPU_STEP_MINIMUM,
-      NPU_STEP_FLOOR_DIVIDE, NPU_STEP_REMAINDER, NPU_STEP_LESS,     NPU_STEP_EQUAL,
-      NPU_STEP_SELECT,       NPU_STEP_ABSOLUTE,  NPU_STEP_POWER,    NPU_STEP_EXP,
-      NPU_STEP_LOG,          NPU_STEP_SQRT,      NPU_STEP_TANH,     NPU_STEP_ERF,
-      NPU_STEP_SIGMOID,      NPU_STEP_SIN,       NPU_STEP_COS,      NPU_STEP_TAN,
-      NPU_STEP_ATAN,         NPU_STEP_FLOOR,     NPU_STEP_TRUNCATE, NPU_STEP_ROUND_EVEN,
-      NPU_STEP_ROUND_AWAY,   NPU_STEP_RESCALE,
-  };
-  static_assert(sizeof(kKinds) / sizeof(kKinds[0]) == NPU_VECTOR_OPCODE_COUNT,
-                "an opcode is not a step");
-  return kKinds[opcode];
-}
-
 bool IsCommutative(npu_step_kind kind) {
   return kind == NPU_STEP_ADD || kind == NPU_STEP_MULTIPLY || kind == NPU_STEP_MAXIMUM ||
          kind == NPU_STEP_MINIMUM || kind == NPU_STEP_EQUAL;
@@ -47,7 +29,7 @@ Value VectorBuilder::Emit(npu_vector_opcode opcode, Value a, Value b, Value c) {
     for (Value value : {a, b, c}) {
       if (value.index >= 0) operands.push_back(OperandOf(value));
     }
-    AddStep(KindOf(opcode), operands);
+    AddStep(StepOf(opcode), operands);
     operands_.push_back(OperandOfStep(steps_.size() - 1));
   }
   return Value{static_cast<int32_t>(instructions_.size()) - 1};

@@ -31,6 +31,7 @@
 
 #include "call_view.h"
 #include "driver_api.h"
+#include "driver_kit/vector_opcodes.h"
 #include "permute.h"
 
 namespace npu {
@@ -45,41 +46,29 @@ struct Value {
 };
 using Values = std::vector<Value>;
 
-/*! \brief Writes a program for the vector engine; see npu_vector_opcode for what each step does. */
+/*! \brief Writes a program of the vector engine; driver_kit/vector_opcodes.h has its functions. */
 class VectorBuilder {
  public:
   /*! \brief The elements of a tensor, broadcast to the shape of the output. */
   Value Load(const Tensor& tensor);
   Value Constant(double value);
-  Value Add(Value a, Value b) { return Emit(NPU_VECTOR_ADD, a, b); }
-  Value Subtract(Value a, Value b) { return Emit(NPU_VECTOR_SUBTRACT, a, b); }
-  Value Multiply(Value a, Value b) { return Emit(NPU_VECTOR_MULTIPLY, a, b); }
-  Value Divide(Value a, Value b) { return Emit(NPU_VECTOR_DIVIDE, a, b); }
-  Value Maximum(Value a, Value b) { return Emit(NPU_VECTOR_MAXIMUM, a, b); }
-  Value Minimum(Value a, Value b) { return Emit(NPU_VECTOR_MINIMUM, a, b); }
-  Value FloorDivide(Value a, Value b) { return Emit(NPU_VECTOR_FLOOR_DIVIDE, a, b); }
-  Value Remainder(Value a, Value b) { return Emit(NPU_VECTOR_REMAINDER, a, b); }
-  Value Less(Value a, Value b) { return Emit(NPU_VECTOR_LESS, a, b); }
-  Value Equal(Value a, Value b) { return Emit(NPU_VECTOR_EQUAL, a, b); }
-  Value Absolute(Value a) { return Emit(NPU_VECTOR_ABSOLUTE, a); }
-  Value Power(Value a, Value b) { return Emit(NPU_VECTOR_POWER, a, b); }
-  Value Exp(Value a) { return Emit(NPU_VECTOR_EXP, a); }
-  Value Log(Value a) { return Emit(NPU_VECTOR_LOG, a); }
-  Value Sqrt(Value a) { return Emit(NPU_VECTOR_SQRT, a); }
-  Value Tanh(Value a) { return Emit(NPU_VECTOR_TANH, a); }
-  Value Erf(Value a) { return Emit(NPU_VECTOR_ERF, a); }
-  Value Sigmoid(Value a) { return Emit(NPU_VECTOR_SIGMOID, a); }
-  Value Sin(Value a) { return Emit(NPU_VECTOR_SIN, a); }
-  Value Cos(Value a) { return Emit(NPU_VECTOR_COS, a); }
-  Value Tan(Value a) { return Emit(NPU_VECTOR_TAN, a); }
-  Value Atan(Value a) { return Emit(NPU_VECTOR_ATAN, a); }
-  Value Floor(Value a) { return Emit(NPU_VECTOR_FLOOR, a); }
-  Value Truncate(Value a) { return Emit(NPU_VECTOR_TRUNCATE, a); }
-  Value RoundEven(Value a) { return Emit(NPU_VECTOR_ROUND_EVEN, a); }
-  Value RoundAway(Value a) { return Emit(NPU_VECTOR_ROUND_AWAY, a); }
-  Value Select(Value condition, Value yes, Value no) {
-    return Emit(NPU_VECTOR_SELECT, condition, yes, no);
-  }
+  // Add(a, b), Exp(a), Select(condition, yes, no) and so on.
+#define NPU_METHOD1(NAME, Method) \
+  Value Method(Value a) { return Emit(NPU_VECTOR_##NAME, a); }
+#define NPU_METHOD2(NAME, Method) \
+  Value Method(Value a, Value b) { return Emit(NPU_VECTOR_##NAME, a, b); }
+#define NPU_METHOD3(NAME, Method) \
+  Value Method(Value a, Value b, Value c) { return Emit(NPU_VECTOR_##NAME, a, b, c); }
+#define NPU_REALS(NAME, Method, name, operands, real) NPU_METHOD##operands(NAME, Method)
+#define NPU_BOTH(NAME, Method, name, operands, real, integer) NPU_METHOD##operands(NAME, Method)
+#define NPU_OTHER(NAME, name, operands, reals, step)
+  NPU_VECTOR_OPCODES(NPU_BOTH, NPU_REALS, NPU_OTHER)
+#undef NPU_METHOD1
+#undef NPU_METHOD2
+#undef NPU_METHOD3
+#undef NPU_REALS
+#undef NPU_BOTH
+#undef NPU_OTHER
   /*! \brief a * multiplier / 2^shift; in programs of integers. */
   Value Rescale(Value a, Value multiplier, Value shift, npu_rounding rounding);
   /*! \brief Any instruction, including the vendor's own. */

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "check.h"
+#include "driver_kit/vector_opcodes.h"
 #include "emulator/kernels/internal.h"
 #include "emulator/kernels/oracle.h"
 #include "emulator/kernels/simd.h"
@@ -1085,8 +1086,8 @@ TEST(instructions) {
   }
   oracle::Store(c.View(), 0, 5);
   oracle::Store(c.View(), 1, NAN);
-  // The rest is for integers only.
-  for (int opcode = NPU_VECTOR_ADD; opcode < NPU_VECTOR_RESCALE; ++opcode) {
+  for (int opcode = NPU_VECTOR_ADD; opcode < NPU_VECTOR_OPCODE_COUNT; ++opcode) {
+    if (!npu::kVectorOpcodes[opcode].reals) continue;
     Program program;
     program.tensors = {a, b, c};
     for (int32_t i = 0; i < 3; ++i) program.Add(NPU_VECTOR_LOAD, i);
@@ -1101,6 +1102,18 @@ TEST(instructions) {
     args.out = out.View();
     Compare("opcode " + std::to_string(opcode), args, &out, function ? 1e-5 : 0, Elementwise,
             ElementwiseScratch, oracle::Elementwise);
+  }
+}
+
+// It is the quotient in float32 that is rounded down, in tables of functions too.
+TEST(floor_of_a_quotient_in_float32) {
+  CHECK_EQ(npu::ResultOf(NPU_VECTOR_FLOOR_DIVIDE, 3, double{0.1f}, 0), 30.0);
+  const float a = 3, b = 0.1f;
+  for (const std::string& name : InstructionSets()) {
+    SelectSimd(name.c_str());
+    float out = 0;
+    ActiveSimd().apply(NPU_VECTOR_FLOOR_DIVIDE, {&a, 0}, {&b, 0}, {}, 1, &out);
+    CHECK_EQ(out, 30.0f);
   }
 }
 

@@ -16,34 +16,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "driver_kit/vector_opcodes.h"
 #include "operations.h"
 #include "tensor.h"
 
 namespace npu::emulator {
-
-/*! \brief An opcode of vector programs. */
-struct VectorOpcode {
-  const char* name;
-  int32_t operands;
-  /*! \brief Whether it exists in int64, and in float32. */
-  bool integers;
-  bool reals = true;
-};
-
-/*! \brief All of them, in the order of npu_vector_opcode. */
-constexpr VectorOpcode kVectorOpcodes[] = {
-    {"load", 0, true},        {"constant", 0, true},    {"add", 2, true},
-    {"subtract", 2, true},    {"multiply", 2, true},    {"divide", 2, true},
-    {"maximum", 2, true},     {"minimum", 2, true},     {"floor_divide", 2, true},
-    {"remainder", 2, true},   {"less", 2, true},        {"equal", 2, true},
-    {"select", 3, true},      {"absolute", 1, true},    {"power", 2, false},
-    {"exp", 1, false},        {"log", 1, false},        {"sqrt", 1, false},
-    {"tanh", 1, false},       {"erf", 1, false},        {"sigmoid", 1, false},
-    {"sin", 1, false},        {"cos", 1, false},        {"tan", 1, false},
-    {"atan", 1, false},       {"floor", 1, false},      {"truncate", 1, false},
-    {"round_even", 1, false}, {"round_away", 1, false}, {"rescale", 3, true, false},
-};
-static_assert(sizeof(kVectorOpcodes) / sizeof(VectorOpcode) == NPU_VECTOR_OPCODE_COUNT, "");
 
 /*! \brief The number of an enumerator; from C or from bytes, it may be anything. */
 template <typename Enum>

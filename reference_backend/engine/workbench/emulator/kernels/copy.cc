@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "internal.h"
 
@@ -158,21 +159,11 @@ void StoreInteger(double number, void* to) {
 
 // Stores one number: as the kernels do, but integers do not go through float32.
 void StoreNumber(npu_dtype dtype, double number, void* to) {
-  auto real = static_cast<float>(number);
-  switch (dtype) {
-    case NPU_INT8:
-      return StoreInteger<int8_t>(number, to);
-    case NPU_UINT8:
-      return StoreInteger<uint8_t>(number, to);
-    case NPU_INT16:
-      return StoreInteger<int16_t>(number, to);
-    case NPU_INT32:
-      return StoreInteger<int32_t>(number, to);
-    case NPU_INT64:
-      return StoreInteger<int64_t>(number, to);
-    default:
-      ActiveSimd().store(dtype, &real, 1, to);
+  if (IsInteger(dtype) && dtype != NPU_BOOL) {
+    return WithElement(dtype, [&](auto type) { StoreInteger<decltype(type)>(number, to); });
   }
+  auto real = static_cast<float>(number);
+  ActiveSimd().store(dtype, &real, 1, to);
 }
 
 // Fills the elements outside of a box, which is not empty, and smaller than the output.
@@ -291,16 +282,9 @@ void CopyElements(const CopyArgs& args, const KernelContext& context) {
 size_t CopyScratch(const CopyArgs&, int) { return 0; }
 
 void Copy(const CopyArgs& args, const KernelContext& context) {
-  switch (ElementSize(args.out.dtype)) {
-    case 1:
-      return CopyElements<uint8_t>(args, context);
-    case 2:
-      return CopyElements<uint16_t>(args, context);
-    case 4:
-      return CopyElements<uint32_t>(args, context);
-    default:
-      return CopyElements<uint64_t>(args, context);
-  }
+  WithElement(args.out.dtype, [&](auto type) {
+    CopyElements<std::make_unsigned_t<decltype(type)>>(args, context);
+  });
 }
 
 }  // namespace npu::emulator

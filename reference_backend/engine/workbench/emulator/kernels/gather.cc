@@ -5,6 +5,7 @@
  */
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "internal.h"
 
@@ -92,23 +93,15 @@ size_t GatherScratch(const GatherArgs&, int) { return 0; }
 
 void Gather(const GatherArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
-  switch (ElementSize(args.out.dtype)) {
-    case 1:
-      return GatherAs<uint8_t>(args, context);
-    case 2:
-      return GatherAs<uint16_t>(args, context);
-    case 4:
-      return GatherAs<uint32_t>(args, context);
-    default:
-      return GatherAs<uint64_t>(args, context);
-  }
+  WithElement(args.out.dtype,
+              [&](auto type) { GatherAs<std::make_unsigned_t<decltype(type)>>(args, context); });
 }
 
 size_t LookupScratch(const LookupArgs&, int) { return 0; }
 
 void Lookup(const LookupArgs& args, const KernelContext& context) {
-  auto look_up = [&](auto entry) {
-    using T = decltype(entry);
+  WithElement(args.out.dtype, [&](auto type) {
+    using T = decltype(type);
     const T* table = static_cast<const T*>(args.table.data);
     const auto* data = static_cast<const uint8_t*>(args.data.data);
     T* out = static_cast<T*>(args.out.data);
@@ -117,17 +110,7 @@ void Lookup(const LookupArgs& args, const KernelContext& context) {
     Parallel(context, ElementCount(args.out), Grain(1), [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) out[i] = table[data[i] ^ turned];
     });
-  };
-  switch (ElementSize(args.out.dtype)) {
-    case 1:
-      return look_up(uint8_t{});
-    case 2:
-      return look_up(uint16_t{});
-    case 4:
-      return look_up(uint32_t{});
-    default:
-      return look_up(uint64_t{});
-  }
+  });
 }
 
 }  // namespace npu::emulator

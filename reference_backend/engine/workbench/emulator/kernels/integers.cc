@@ -9,29 +9,18 @@
 #include <cmath>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
+
+#include "driver_kit/vector_opcodes.h"
 
 namespace npu::emulator {
 
 namespace {
 
-// Sums, differences and products of unsigned numbers wrap around.
-uint64_t Bits(int64_t a) { return static_cast<uint64_t>(a); }
-int64_t Wrapped(uint64_t a) { return static_cast<int64_t>(a); }
-
-int64_t Negative(int64_t a) { return Wrapped(0 - Bits(a)); }
-
-// The least number divided by -1 traps on some processors: it has no quotient.
-int64_t Divide(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? Negative(a) : a / b; }
-int64_t Remainder(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
-
-int64_t FloorDivide(int64_t a, int64_t b) {
-  int64_t rest = Remainder(a, b);
-  bool below = rest != 0 && (rest < 0) != (b < 0);
-  return Divide(a, b) - (below ? 1 : 0);
-}
-
 // NOLINTNEXTLINE(modernize-use-using): __extension__ goes with typedef only.
 __extension__ typedef __int128 Wide;
+
+}  // namespace
 
 // For c = 0, `half` is 0, and so is every remainder.
 int64_t Rescale(int64_t a, int64_t b, int64_t c, npu_rounding rounding) {
@@ -63,101 +52,42 @@ int64_t Rescale(int64_t a, int64_t b, int64_t c, npu_rounding rounding) {
   return static_cast<int64_t>(static_cast<uint64_t>(result));
 }
 
-template <typename T>
-void LoadAll(const void* data, int64_t count, int64_t* out) {
-  auto* from = static_cast<const T*>(data);
-  // NOLINTNEXTLINE(bugprone-signed-char-misuse): T may be int8_t, which is a number here.
-  for (int64_t i = 0; i < count; ++i) out[i] = from[i];
-}
-
-template <typename T>
-void StoreAll(const int64_t* values, int64_t count, void* out) {
-  auto* to = static_cast<T*>(out);
-  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(values[i]);
-}
-
-}  // namespace
-
 void LoadIntegers(npu_dtype dtype, const void* data, int64_t count, int64_t* out) {
-  switch (dtype) {
-    case NPU_INT8:
-      return LoadAll<int8_t>(data, count, out);
-    case NPU_UINT8:
-      return LoadAll<uint8_t>(data, count, out);
-    case NPU_INT16:
-      return LoadAll<int16_t>(data, count, out);
-    case NPU_INT32:
-      return LoadAll<int32_t>(data, count, out);
-    case NPU_INT64:
-      return LoadAll<int64_t>(data, count, out);
-    case NPU_BOOL:
-      LoadAll<uint8_t>(data, count, out);
-      for (int64_t i = 0; i < count; ++i) out[i] = out[i] != 0 ? 1 : 0;
-      return;
-    case NPU_FLOAT32:
-    case NPU_FLOAT16:
-      return;
-  }
+  WithElement(dtype, [=](auto type) {
+    auto* from = static_cast<const decltype(type)*>(data);
+    for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int64_t>(from[i]);
+  });
+  for (int64_t i = 0; dtype == NPU_BOOL && i < count; ++i) out[i] = out[i] != 0 ? 1 : 0;
 }
 
 void StoreIntegers(npu_dtype dtype, const int64_t* values, int64_t count, void* out) {
-  switch (dtype) {
-    case NPU_INT8:
-      return StoreAll<int8_t>(values, count, out);
-    case NPU_UINT8:
-      return StoreAll<uint8_t>(values, count, out);
-    case NPU_INT16:
-      return StoreAll<int16_t>(values, count, out);
-    case NPU_INT32:
-      return StoreAll<int32_t>(values, count, out);
-    case NPU_INT64:
-      return StoreAll<int64_t>(values, count, out);
-    case NPU_BOOL: {
-      auto* to = static_cast<uint8_t*>(out);
-      for (int64_t i = 0; i < count; ++i) to[i] = values[i] != 0 ? 1 : 0;
-      return;
+  WithElement(dtype, [=](auto type) {
+    using T = decltype(type);
+    auto* to = static_cast<T*>(out);
+    const int64_t* from = values;
+    if (dtype == NPU_BOOL) {
+      for (int64_t i = 0; i < count; ++i) to[i] = from[i] != 0 ? 1 : 0;
+    } else {
+      for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(from[i]);
     }
-    case NPU_FLOAT32:
-    case NPU_FLOAT16:
-      return;
-  }
+  });
+}
+
+Interval LimitsOf(npu_dtype dtype) {
+  if (dtype == NPU_BOOL) return {0, 1};
+  return WithElement(dtype, [](auto type) -> Interval {
+    using Limits = std::numeric_limits<decltype(type)>;
+    return {Limits::min(), Limits::max()};
+  });
 }
 
 void ApplyIntegers(npu_vector_opcode opcode, const int64_t* a, const int64_t* b, const int64_t* c,
                    int64_t count, int64_t* out) {
-  auto map = [=](auto function) {
-    for (int64_t i = 0; i < count; ++i) out[i] = function(a[i], b[i]);
-  };
-  switch (opcode) {
-    case NPU_VECTOR_ADD:
-      return map([](int64_t x, int64_t y) { return Wrapped(Bits(x) + Bits(y)); });
-    case NPU_VECTOR_SUBTRACT:
-      return map([](int64_t x, int64_t y) { return Wrapped(Bits(x) - Bits(y)); });
-    case NPU_VECTOR_MULTIPLY:
-      return map([](int64_t x, int64_t y) { return Wrapped(Bits(x) * Bits(y)); });
-    case NPU_VECTOR_DIVIDE:
-      return map(Divide);
-    case NPU_VECTOR_MAXIMUM:
-      return map([](int64_t x, int64_t y) { return x > y ? x : y; });
-    case NPU_VECTOR_MINIMUM:
-      return map([](int64_t x, int64_t y) { return x < y ? x : y; });
-    case NPU_VECTOR_FLOOR_DIVIDE:
-      return map(FloorDivide);
-    case NPU_VECTOR_REMAINDER:
-      return map(Remainder);
-    case NPU_VECTOR_LESS:
-      return map([](int64_t x, int64_t y) -> int64_t { return x < y ? 1 : 0; });
-    case NPU_VECTOR_EQUAL:
-      return map([](int64_t x, int64_t y) -> int64_t { return x == y ? 1 : 0; });
-    case NPU_VECTOR_SELECT:
-      for (int64_t i = 0; i < count; ++i) out[i] = a[i] != 0 ? b[i] : c[i];
-      return;
-    case NPU_VECTOR_ABSOLUTE:
-      for (int64_t i = 0; i < count; ++i) out[i] = a[i] < 0 ? Negative(a[i]) : a[i];
-      return;
-    default:
-      return;  // float32 only
-  }
+  WithFunction<int64_t>(opcode, [=](auto function, auto operands) {
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = function(a[i], operands > 1 ? b[i] : 0, operands > 2 ? c[i] : 0);
+    }
+  });
 }
 
 namespace {
@@ -170,23 +100,9 @@ bool Inside(const Interval& inner, const Interval& outer) {
 
 // The range of a tensor; for a large one, that of its type.
 Interval IntervalOf(const TensorView& tensor) {
-  switch (tensor.dtype) {
-    case NPU_INT8:
-      return {INT8_MIN, INT8_MAX};
-    case NPU_UINT8:
-      return {0, UINT8_MAX};
-    case NPU_INT16:
-      return {INT16_MIN, INT16_MAX};
-    case NPU_BOOL:
-      return {0, 1};
-    default:
-      break;
-  }
   constexpr int64_t kSmall = 4096;
   int64_t count = ElementCount(tensor);
-  if (count == 0 || count > kSmall) {
-    return tensor.dtype == NPU_INT32 ? kInt32 : Interval{INT64_MIN, INT64_MAX};
-  }
+  if (ElementSize(tensor.dtype) < 4 || count == 0 || count > kSmall) return LimitsOf(tensor.dtype);
   Interval found = {INT64_MAX, INT64_MIN};
   const char* data = static_cast<const char*>(tensor.data);
   auto element = static_cast<int64_t>(ElementSize(tensor.dtype));

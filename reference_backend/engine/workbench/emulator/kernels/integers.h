@@ -16,6 +16,8 @@ namespace npu::emulator {
 void LoadIntegers(npu_dtype dtype, const void* data, int64_t count, int64_t* out);
 /*! \brief The low bits of each number; for a bool, whether it is not 0. */
 void StoreIntegers(npu_dtype dtype, const int64_t* values, int64_t count, void* out);
+/*! \brief NPU_VECTOR_RESCALE. */
+int64_t Rescale(int64_t a, int64_t b, int64_t c, npu_rounding rounding);
 /*! \brief One instruction of a vector program (no load, constant or rescale) that exists for int64.
  *  `out` may be an operand. */
 void ApplyIntegers(npu_vector_opcode opcode, const int64_t* a, const int64_t* b, const int64_t* c,
@@ -25,6 +27,9 @@ void ApplyIntegers(npu_vector_opcode opcode, const int64_t* a, const int64_t* b,
 struct Interval {
   int64_t low, high;
 };
+
+/*! \brief The numbers of a type of integers. */
+Interval LimitsOf(npu_dtype dtype);
 
 /*! \brief Whether a program of integers computes the same in int32: no value leaves its range.
  *  Looks at the elements of small inputs, so it may depend on data; results do not. In an epilogue,

@@ -75,6 +75,30 @@ struct TensorView {
   int64_t dims[NPU_MAX_RANK] = {};
 };
 
+/*! \brief Calls `body(T())` with the type of elements in memory: bools are uint8_t, and real
+ * numbers unsigned integers of their size. */
+template <typename Body>
+auto WithElement(npu_dtype dtype, const Body& body) {
+  switch (dtype) {
+    case NPU_INT8:
+      return body(int8_t());
+    case NPU_INT16:
+      return body(int16_t());
+    case NPU_FLOAT16:
+      return body(uint16_t());
+    case NPU_INT32:
+      return body(int32_t());
+    case NPU_FLOAT32:
+      return body(uint32_t());
+    case NPU_INT64:
+      return body(int64_t());
+    case NPU_UINT8:
+    case NPU_BOOL:
+      break;
+  }
+  return body(uint8_t());
+}
+
 /*! \brief Bytes of one element. */
 size_t ElementSize(npu_dtype dtype);
 /*! \brief Elements of a tensor; 1 for a scalar. */

@@ -181,10 +181,10 @@ class IntegerReducer {
       start_ = 1;
     } else if (args.kind == NPU_REDUCE_MAX) {
       opcode_ = NPU_VECTOR_MAXIMUM;
-      start_ = Least(dtype_);
+      start_ = LimitsOf(dtype_).low;
     } else if (args.kind == NPU_REDUCE_MIN) {
       opcode_ = NPU_VECTOR_MINIMUM;
-      start_ = Largest(dtype_);
+      start_ = LimitsOf(dtype_).high;
     }
   }
 
@@ -213,32 +213,6 @@ class IntegerReducer {
   const Shape& shape() const { return shape_; }
 
  private:
-  static int64_t Least(npu_dtype dtype) {
-    switch (dtype) {
-      case NPU_INT8:
-        return std::numeric_limits<int8_t>::min();
-      case NPU_INT16:
-        return std::numeric_limits<int16_t>::min();
-      case NPU_INT32:
-        return std::numeric_limits<int32_t>::min();
-      case NPU_INT64:
-        return std::numeric_limits<int64_t>::min();
-      default:
-        return 0;
-    }
-  }
-
-  static int64_t Largest(npu_dtype dtype) {
-    switch (dtype) {
-      case NPU_BOOL:
-        return 1;
-      case NPU_UINT8:
-        return std::numeric_limits<uint8_t>::max();
-      default:
-        return -1 - Least(dtype);
-    }
-  }
-
   void Load(int64_t offset, int64_t count, int64_t* memory) const {
     LoadIntegers(dtype_, data_ + offset * element_, count, memory);
   }

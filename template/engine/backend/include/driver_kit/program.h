@@ -23,6 +23,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "driver_kit/vector_opcodes.h"
 #include "npu_driver.h"
 
 namespace npu::kit {
@@ -207,18 +208,20 @@ inline Node MakeNode(Kind kind) {
 
 /*! \brief The name of a node in messages and listings. */
 inline std::string NameOf(const Node& node) {
-  constexpr const char* kSteps[] = {
-      "other",    "add",        "bias",       "residual",     "subtract",  "multiply",   "scale",
-      "divide",   "maximum",    "minimum",    "floor_divide", "remainder", "less",       "equal",
-      "select",   "absolute",   "power",      "exp",          "log",       "sqrt",       "tanh",
-      "erf",      "sigmoid",    "sin",        "cos",          "tan",       "atan",       "floor",
-      "truncate", "round_even", "round_away", "relu",         "clip",      "leaky_relu", "prelu",
-      "gelu",     "gelu_tanh",  "silu",       "softplus",     "selu",      "ceil",       "rsqrt",
-      "square",   "negate",     "sign",       "cast",         "rescale"};
+  // Those that are no opcodes: of epilogues, and ops as a whole.
+  constexpr const char* kEpilogue[] = {"other", "", "bias", "residual", "", "", "scale"};
+  constexpr const char* kOps[] = {"relu",      "clip",   "leaky_relu", "prelu", "gelu",
+                                  "gelu_tanh", "silu",   "softplus",   "selu",  "ceil",
+                                  "rsqrt",     "square", "negate",     "sign",  "cast"};
   if (node.kind != Kind::kStep) return kKinds[static_cast<int32_t>(node.kind)].name;
-  const size_t step = static_cast<size_t>(node.step);
-  if (step < sizeof(kSteps) / sizeof(kSteps[0])) return kSteps[step];
-  return "step " + std::to_string(step);
+  if (node.step >= NPU_STEP_RELU && node.step <= NPU_STEP_CAST) {
+    return kOps[node.step - NPU_STEP_RELU];
+  }
+  for (const VectorOpcode& opcode : kVectorOpcodes) {
+    if (opcode.step == node.step && node.step != NPU_STEP_OTHER) return opcode.name;
+  }
+  if (node.step >= NPU_STEP_OTHER && node.step <= NPU_STEP_SCALE) return kEpilogue[node.step];
+  return "step " + std::to_string(node.step);
 }
 
 // ---- Programs ----

@@ -108,21 +108,7 @@ std::atomic<const Simd*>& Active() {
 }  // namespace
 
 size_t ElementSize(npu_dtype dtype) {
-  switch (dtype) {
-    case NPU_FLOAT32:
-    case NPU_INT32:
-      return 4;
-    case NPU_FLOAT16:
-    case NPU_INT16:
-      return 2;
-    case NPU_INT64:
-      return 8;
-    case NPU_INT8:
-    case NPU_UINT8:
-    case NPU_BOOL:
-      break;
-  }
-  return 1;
+  return WithElement(dtype, [](auto type) { return sizeof(type); });
 }
 
 int64_t ElementCount(const TensorView& tensor) {

@@ -10,7 +10,11 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 #include <vector>
+
+#include "driver_kit/vector_opcodes.h"
+#include "integers.h"
 
 namespace npu::emulator::oracle {
 
@@ -53,186 +57,48 @@ int64_t Flat(const TensorView& tensor, const Index& index) {
   return flat;
 }
 
-double Apply(const npu_vector_instruction& instruction, double a, double b, double c) {
-  bool nan = std::isnan(a) || std::isnan(b);
-  switch (instruction.opcode) {
-    case NPU_VECTOR_CONSTANT:
-      return instruction.immediate;
-    case NPU_VECTOR_ADD:
-      return a + b;
-    case NPU_VECTOR_SUBTRACT:
-      return a - b;
-    case NPU_VECTOR_MULTIPLY:
-      return a * b;
-    case NPU_VECTOR_DIVIDE:
-      return b != 0 ? a / b : a == 0 || nan ? kNan : std::copysign(kInfinity, b) * a;
-    case NPU_VECTOR_MAXIMUM:
-      return nan ? kNan : std::max(a, b);
-    case NPU_VECTOR_MINIMUM:
-      return nan ? kNan : std::min(a, b);
-    case NPU_VECTOR_EXP:
-      return std::exp(a);
-    case NPU_VECTOR_LOG:
-      return std::log(a);
-    case NPU_VECTOR_SQRT:
-      return std::sqrt(a);
-    case NPU_VECTOR_TANH:
-      return std::tanh(a);
-    case NPU_VECTOR_ERF:
-      return std::erf(a);
-    case NPU_VECTOR_SIGMOID:
-      return 1 / (1 + std::exp(-a));
-    case NPU_VECTOR_FLOOR:
-      return std::floor(a);
-    case NPU_VECTOR_ROUND_EVEN:
-      return std::nearbyint(a);
-    case NPU_VECTOR_ROUND_AWAY:
-      return std::round(a);
-    case NPU_VECTOR_LESS:
-      return a < b ? 1 : 0;
-    case NPU_VECTOR_SELECT:
-      return a != 0 ? b : c;
-    case NPU_VECTOR_FLOOR_DIVIDE:
-      return std::floor(static_cast<float>(a / b));
-    case NPU_VECTOR_REMAINDER:
-      return std::fmod(a, b);
-    case NPU_VECTOR_EQUAL:
-      return a == b ? 1 : 0;
-    case NPU_VECTOR_ABSOLUTE:
-      return std::fabs(a);
-    case NPU_VECTOR_POWER:
-      return std::pow(a, b);
-    case NPU_VECTOR_SIN:
-      return std::sin(a);
-    case NPU_VECTOR_COS:
-      return std::cos(a);
-    case NPU_VECTOR_TAN:
-      return std::tan(a);
-    case NPU_VECTOR_ATAN:
-      return std::atan(a);
-    case NPU_VECTOR_TRUNCATE:
-      return std::trunc(a);
-    case NPU_VECTOR_LOAD:
-    case NPU_VECTOR_RESCALE:
-      break;
+int64_t Apply(const npu_vector_instruction& instruction, int64_t a, int64_t b, int64_t c) {
+  if (instruction.opcode == NPU_VECTOR_CONSTANT) return std::llround(instruction.immediate);
+  if (instruction.opcode == NPU_VECTOR_RESCALE) {
+    return Rescale(a, b, c, static_cast<npu_rounding>(instruction.immediate));
   }
-  return kNan;
+  int64_t result = 0;
+  WithFunction<int64_t>(instruction.opcode,
+                        [&](auto function, auto) { result = function(a, b, c); });
+  return result;
 }
 
-// Wide enough for sums, products and quotients of all int64.
-// NOLINTNEXTLINE(modernize-use-using): __extension__ goes with typedef only.
-__extension__ typedef __int128 Wide;
-
-int64_t Low(Wide value) { return static_cast<int64_t>(static_cast<uint64_t>(value)); }
-
-// The quotient of a product and a power of two, as its definition reads.
-Wide Rescale(Wide a, Wide b, Wide shift, int rounding) {
-  Wide unit = Wide{1} << static_cast<int>(std::min<Wide>(std::max<Wide>(shift, 0), 62));
-  Wide product = a * b;
-  Wide rest = (product % unit + unit) % unit;
-  Wide down = (product - rest) / unit;
-  Wide twice = 2 * rest;
-  switch (rounding) {
-    case NPU_ROUND_HALF_UP:
-      return twice >= unit ? down + 1 : down;
-    case NPU_ROUND_DOUBLE: {
-      if (shift <= 31) return twice >= unit ? down + 1 : down;
-      Wide sum = product + unit / 2 + (a >= 0 ? 1 : -1) * (Wide{1} << 30);
-      return (sum - (sum % unit + unit) % unit) / unit;
-    }
-    case NPU_ROUND_HALF_EVEN:
-      return twice > unit || (twice == unit && down % 2 != 0) ? down + 1 : down;
-    case NPU_ROUND_HALF_AWAY:
-      return twice > unit || (twice == unit && product > 0) ? down + 1 : down;
-    case NPU_ROUND_TO_ZERO:
-      return product / unit;
-    default:
-      return down;
-  }
-}
-
-Wide ApplyIntegers(const npu_vector_instruction& instruction, Wide a, Wide b, Wide c) {
-  switch (instruction.opcode) {
-    case NPU_VECTOR_CONSTANT:
-      return static_cast<Wide>(std::round(instruction.immediate));
-    case NPU_VECTOR_ADD:
-      return a + b;
-    case NPU_VECTOR_SUBTRACT:
-      return a - b;
-    case NPU_VECTOR_MULTIPLY:
-      return a * b;
-    case NPU_VECTOR_DIVIDE:
-      return b == 0 ? 0 : a / b;
-    case NPU_VECTOR_MAXIMUM:
-      return std::max(a, b);
-    case NPU_VECTOR_MINIMUM:
-      return std::min(a, b);
-    case NPU_VECTOR_FLOOR_DIVIDE:
-      return b == 0 ? 0 : (a - ((a % b) + b) % b) / b;
-    case NPU_VECTOR_REMAINDER:
-      return b == 0 ? 0 : a % b;
-    case NPU_VECTOR_LESS:
-      return a < b ? 1 : 0;
-    case NPU_VECTOR_EQUAL:
-      return a == b ? 1 : 0;
-    case NPU_VECTOR_SELECT:
-      return a != 0 ? b : c;
-    case NPU_VECTOR_ABSOLUTE:
-      return a < 0 ? -a : a;
-    case NPU_VECTOR_RESCALE:
-      return Rescale(a, b, c, static_cast<int>(instruction.immediate));
-    default:
-      return 0;
-  }
-}
-
-// The same in int64.
-void FinishIntegers(const VectorProgram& program, const TensorView& out, const Index& index,
-                    const int64_t* accumulator) {
-  std::vector<int64_t> values;
-  if (program.instruction_count == 0) values.push_back(*accumulator);
-  for (int i = 0; i < program.instruction_count; ++i) {
-    const npu_vector_instruction& instruction = program.instructions[i];
-    auto operand = [&](int32_t number) -> Wide {
-      return number >= 0 && number < i ? values[static_cast<size_t>(number)] : 0;
-    };
-    if (instruction.opcode != NPU_VECTOR_LOAD) {
-      values.push_back(Low(ApplyIntegers(instruction, operand(instruction.a),
-                                         operand(instruction.b), operand(instruction.c))));
-    } else if (accumulator != nullptr && instruction.a == 0) {
-      values.push_back(*accumulator);
-    } else {
-      const TensorView& input = program.inputs[instruction.a];
-      values.push_back(LoadInteger(input, Flat(input, index)));
-    }
-  }
-  StoreInteger(out, Flat(out, index), values.back());
+float Apply(const npu_vector_instruction& instruction, float a, float b, float c) {
+  if (instruction.opcode == NPU_VECTOR_CONSTANT) return static_cast<float>(instruction.immediate);
+  return static_cast<float>(ResultOf(instruction.opcode, a, b, c));
 }
 
 // Runs a program for one element of the output and stores the result.
+template <typename Number>
 void Finish(const VectorProgram& program, const TensorView& out, const Index& index,
-            const double* accumulator) {
-  std::vector<double> values;
-  if (accumulator != nullptr) values.push_back(*accumulator);
-  if (program.instruction_count > 0) values.clear();
+            const Number* accumulator) {
+  constexpr bool kIntegers = std::is_same_v<Number, int64_t>;
+  using Register = std::conditional_t<kIntegers, int64_t, float>;
+  std::vector<Register> values;
+  if (program.instruction_count == 0) values.push_back(static_cast<Register>(*accumulator));
   for (int i = 0; i < program.instruction_count; ++i) {
     const npu_vector_instruction& instruction = program.instructions[i];
-    double value;
+    auto operand = [&](int32_t number) {
+      return number >= 0 && number < i ? values[static_cast<size_t>(number)] : Register{0};
+    };
     if (instruction.opcode != NPU_VECTOR_LOAD) {
-      auto operand = [&](int32_t number) {
-        return number >= 0 && number < i ? values[static_cast<size_t>(number)] : 0;
-      };
-      value = Apply(instruction, operand(instruction.a), operand(instruction.b),
-                    operand(instruction.c));
+      values.push_back(Apply(instruction, operand(instruction.a), operand(instruction.b),
+                             operand(instruction.c)));
     } else if (accumulator != nullptr && instruction.a == 0) {
-      value = *accumulator;
+      values.push_back(static_cast<Register>(*accumulator));
     } else {
       const TensorView& input = program.inputs[instruction.a];
-      value = Load(input, Flat(input, index));
+      if constexpr (kIntegers) values.push_back(LoadInteger(input, Flat(input, index)));
+      if constexpr (!kIntegers) values.push_back(Load(input, Flat(input, index)));
     }
-    values.push_back(static_cast<float>(value));
   }
-  Store(out, Flat(out, index), static_cast<float>(values.back()));
+  if constexpr (kIntegers) StoreInteger(out, Flat(out, index), values.back());
+  if constexpr (!kIntegers) Store(out, Flat(out, index), values.back());
 }
 
 uint32_t Bits(float value) {
@@ -288,7 +154,7 @@ void FinishSum(const VectorProgram& program, const TensorView& out, const Index&
   // Loading the accumulator rounds it to float32.
   double real = static_cast<double>(static_cast<float>(sum));
   if (integers) {
-    FinishIntegers(program, out, index, &sum);
+    Finish(program, out, index, &sum);
   } else {
     Finish(program, out, index, &real);
   }
@@ -308,24 +174,6 @@ void ForTaps(const Index& window, const Index& at, const int64_t* strides, const
   });
 }
 
-// The least or the largest number of a type of integers.
-int64_t Limit(npu_dtype dtype, bool largest) {
-  switch (dtype) {
-    case NPU_INT8:
-      return largest ? 127 : -128;
-    case NPU_UINT8:
-      return largest ? 255 : 0;
-    case NPU_INT16:
-      return largest ? INT16_MAX : INT16_MIN;
-    case NPU_INT32:
-      return largest ? INT32_MAX : INT32_MIN;
-    case NPU_INT64:
-      return largest ? INT64_MAX : INT64_MIN;
-    default:
-      return largest ? 1 : 0;
-  }
-}
-
 Index Join(int64_t first, int64_t second, const Index& rest) {
   Index index = {first, second};
   index.insert(index.end(), rest.begin(), rest.end());
@@ -335,80 +183,34 @@ Index Join(int64_t first, int64_t second, const Index& rest) {
 }  // namespace
 
 float Load(const TensorView& tensor, int64_t index) {
-  switch (tensor.dtype) {
-    case NPU_FLOAT32:
-      return static_cast<const float*>(tensor.data)[index];
-    case NPU_FLOAT16:
-      return HalfToFloat(static_cast<const uint16_t*>(tensor.data)[index]);
-    case NPU_INT8:
-      return static_cast<const int8_t*>(tensor.data)[index];
-    case NPU_UINT8:
-      return static_cast<const uint8_t*>(tensor.data)[index];
-    case NPU_INT16:
-      return static_cast<const int16_t*>(tensor.data)[index];
-    case NPU_INT32:
-      return static_cast<float>(static_cast<const int32_t*>(tensor.data)[index]);
-    case NPU_INT64:
-      return static_cast<float>(static_cast<const int64_t*>(tensor.data)[index]);
-    case NPU_BOOL:
-      return static_cast<const uint8_t*>(tensor.data)[index] != 0 ? 1 : 0;
-  }
-  return 0;
+  if (tensor.dtype == NPU_FLOAT32) return static_cast<const float*>(tensor.data)[index];
+  if (tensor.dtype != NPU_FLOAT16) return static_cast<float>(LoadInteger(tensor, index));
+  return HalfToFloat(static_cast<const uint16_t*>(tensor.data)[index]);
 }
 
 void Store(const TensorView& tensor, int64_t index, float value) {
-  switch (tensor.dtype) {
-    case NPU_FLOAT32:
-      static_cast<float*>(tensor.data)[index] = value;
-      return;
-    case NPU_FLOAT16:
-      static_cast<uint16_t*>(tensor.data)[index] = FloatToHalf(value);
-      return;
-    case NPU_INT8:
-      static_cast<int8_t*>(tensor.data)[index] = ToInteger<int8_t>(value);
-      return;
-    case NPU_UINT8:
-      static_cast<uint8_t*>(tensor.data)[index] = ToInteger<uint8_t>(value);
-      return;
-    case NPU_INT16:
-      static_cast<int16_t*>(tensor.data)[index] = ToInteger<int16_t>(value);
-      return;
-    case NPU_INT32:
-      static_cast<int32_t*>(tensor.data)[index] = ToInteger<int32_t>(value);
-      return;
-    case NPU_INT64:
-      static_cast<int64_t*>(tensor.data)[index] = ToInteger<int64_t>(value);
-      return;
-    case NPU_BOOL:
-      static_cast<uint8_t*>(tensor.data)[index] = value != 0 ? 1 : 0;
-      return;
+  if (tensor.dtype == NPU_FLOAT32) {
+    static_cast<float*>(tensor.data)[index] = value;
+  } else if (tensor.dtype == NPU_FLOAT16) {
+    static_cast<uint16_t*>(tensor.data)[index] = FloatToHalf(value);
+  } else if (tensor.dtype == NPU_BOOL) {
+    static_cast<uint8_t*>(tensor.data)[index] = value != 0 ? 1 : 0;
+  } else {
+    WithElement(tensor.dtype, [&](auto type) {
+      static_cast<decltype(type)*>(tensor.data)[index] = ToInteger<decltype(type)>(value);
+    });
   }
 }
 
 int64_t LoadInteger(const TensorView& tensor, int64_t index) {
-  switch (tensor.dtype) {
-    case NPU_INT8:
-      return static_cast<const int8_t*>(tensor.data)[index];
-    case NPU_UINT8:
-      return static_cast<const uint8_t*>(tensor.data)[index];
-    case NPU_INT16:
-      return static_cast<const int16_t*>(tensor.data)[index];
-    case NPU_INT32:
-      return static_cast<const int32_t*>(tensor.data)[index];
-    case NPU_INT64:
-      return static_cast<const int64_t*>(tensor.data)[index];
-    case NPU_BOOL:
-      return static_cast<const uint8_t*>(tensor.data)[index] != 0 ? 1 : 0;
-    default:
-      return 0;
-  }
+  int64_t number = WithElement(tensor.dtype, [&](auto type) {
+    return static_cast<int64_t>(static_cast<const decltype(type)*>(tensor.data)[index]);
+  });
+  return tensor.dtype == NPU_BOOL && number != 0 ? 1 : number;
 }
 
 void StoreInteger(const TensorView& tensor, int64_t index, int64_t value) {
-  if (tensor.dtype == NPU_BOOL) {
-    static_cast<uint8_t*>(tensor.data)[index] = value != 0 ? 1 : 0;
-    return;
-  }
+  if (tensor.dtype == NPU_BOOL) value = value != 0 ? 1 : 0;
   // The low bytes are the first ones.
   size_t element = ElementSize(tensor.dtype);
   std::memcpy(static_cast<char*>(tensor.data) + static_cast<size_t>(index) * element, &value,
@@ -557,9 +359,9 @@ void Elementwise(const ElementwiseArgs& args) {
   }
   ForEach(Shape(args.out), [&](const Index& index) {
     if (integers) {
-      FinishIntegers(args.program, args.out, index, nullptr);
+      Finish<int64_t>(args.program, args.out, index, nullptr);
     } else {
-      Finish(args.program, args.out, index, nullptr);
+      Finish<double>(args.program, args.out, index, nullptr);
     }
   });
 }
@@ -580,19 +382,23 @@ void Reduce(const ReduceArgs& args) {
     bool least = args.kind == NPU_REDUCE_MIN;
     bool product = args.kind == NPU_REDUCE_PRODUCT;
     bool integers = IsInteger(args.data.dtype);
+    npu_vector_opcode opcode = product ? NPU_VECTOR_MULTIPLY
+                               : most  ? NPU_VECTOR_MAXIMUM
+                               : least ? NPU_VECTOR_MINIMUM
+                                       : NPU_VECTOR_ADD;
     double value = most ? -kInfinity : least ? kInfinity : product ? 1 : 0;
     int64_t integer = product ? 1 : 0;
-    if (most || least) integer = Limit(args.data.dtype, least);
+    if (most || least) {
+      const Interval limits = LimitsOf(args.data.dtype);
+      integer = least ? limits.high : limits.low;
+    }
     double count = 0;
     ForEach(reduced, [&](const Index& offset) {
       Index index = base;
       for (size_t d = 0; d < index.size(); ++d) index[d] += offset[d];
       if (integers) {
-        Wide element = LoadInteger(args.data, Flat(args.data, index));
-        integer = Low(product ? element * integer
-                      : most  ? std::max<Wide>(element, integer)
-                      : least ? std::min<Wide>(element, integer)
-                              : element + integer);
+        int64_t element = LoadInteger(args.data, Flat(args.data, index));
+        integer = Apply({opcode, 0, 0, 0, 0}, element, integer, 0);
         return;
       }
       double element = Load(args.data, Flat(args.data, index));
@@ -607,7 +413,7 @@ void Reduce(const ReduceArgs& args) {
     });
     if (args.kind == NPU_REDUCE_MEAN) value = count == 0 ? kNan : value / count;
     if (integers) {
-      FinishIntegers(args.epilogue, args.out, out_index, &integer);
+      Finish(args.epilogue, args.out, out_index, &integer);
     } else {
       Finish(args.epilogue, args.out, out_index, &value);
     }
@@ -724,7 +530,7 @@ void Order(const OrderArgs& args) {
 void Lookup(const LookupArgs& args) {
   size_t element = ElementSize(args.out.dtype);
   for (int64_t i = 0; i < ElementCount(args.out); ++i) {
-    auto from = static_cast<size_t>(LoadInteger(args.data, i) - Limit(args.data.dtype, false));
+    auto from = static_cast<size_t>(LoadInteger(args.data, i) - LimitsOf(args.data.dtype).low);
     std::memcpy(static_cast<char*>(args.out.data) + static_cast<size_t>(i) * element,
                 static_cast<const char*>(args.table.data) + from * element, element);
   }

@@ -164,6 +164,11 @@ struct QuadProducts {
   const QuadProducts& For(int64_t depth) const { return depth < deep ? *shallow : *this; }
 };
 
+/*! \brief One instruction of a vector program (not a load, not a constant), element by element, as
+ *  driver_kit/vector_opcodes.h defines it: what Simd::apply does where it has no vectors. */
+void ApplyEach(npu_vector_opcode opcode, const VectorOperand& a, const VectorOperand& b,
+               const VectorOperand& c, int64_t count, float* out);
+
 /*! \brief The inner loops of one instruction set. Buffers may overlap only where stated. */
 struct Simd {
   const char* name;

@@ -857,19 +857,12 @@ inline void Map(int64_t count, float* out, Function function, Operands... operan
   __builtin_memcpy(out + i, &value, bytes);
 }
 
-// Element by element, for functions without a vector form.
-template <typename Function, typename... Operands>
-inline void MapEach(int64_t count, float* out, const Function& function,
-                    const Operands&... operands) {
-  for (int64_t i = 0; i < count; ++i) out[i] = function(operands.data[i & operands.mask]...);
-}
-
 void Power(int64_t count, float* out, const VectorOperand& a, const VectorOperand& b) {
   // Models mostly want squares and cubes.
   bool uniform = b.mask == 0;
   if (uniform && b.data[0] == 2) return Map(count, out, [](V x) { return x * x; }, a);
   if (uniform && b.data[0] == 3) return Map(count, out, [](V x) { return x * x * x; }, a);
-  MapEach(count, out, [](float x, float y) { return __builtin_powf(x, y); }, a, b);
+  ApplyEach(NPU_VECTOR_POWER, a, b, {}, count, out);
 }
 
 void Apply(npu_vector_opcode opcode, const VectorOperand& a, const VectorOperand& b,
@@ -917,22 +910,10 @@ void Apply(npu_vector_opcode opcode, const VectorOperand& a, const VectorOperand
       return Map(count, out, Truncate, a);
     case NPU_VECTOR_FLOOR_DIVIDE:
       return Map(count, out, [](V x, V y) { return Floor(x / y); }, a, b);
-    case NPU_VECTOR_REMAINDER:
-      return MapEach(count, out, [](float x, float y) { return __builtin_fmodf(x, y); }, a, b);
     case NPU_VECTOR_POWER:
       return Power(count, out, a, b);
-    case NPU_VECTOR_SIN:
-      return MapEach(count, out, [](float x) { return __builtin_sinf(x); }, a);
-    case NPU_VECTOR_COS:
-      return MapEach(count, out, [](float x) { return __builtin_cosf(x); }, a);
-    case NPU_VECTOR_TAN:
-      return MapEach(count, out, [](float x) { return __builtin_tanf(x); }, a);
-    case NPU_VECTOR_ATAN:
-      return MapEach(count, out, [](float x) { return __builtin_atanf(x); }, a);
-    case NPU_VECTOR_LOAD:
-    case NPU_VECTOR_CONSTANT:
-    case NPU_VECTOR_RESCALE:
-      return;
+    default:
+      return ApplyEach(opcode, a, b, c, count, out);
   }
 }
 
