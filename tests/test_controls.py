@@ -52,7 +52,8 @@ def behind(statement: str, mistake: str) -> tuple[str, str]:
 
 EXECUTE = "engine/workbench/emulator/execute.cc"
 LOWERING = "engine/backend/codegen/lowering.cc"
-PRODUCTS = "engine/workbench/emulator/kernels/products.cc"
+KERNELS = "engine/workbench/emulator/kernels"
+PRODUCTS = f"{KERNELS}/products.cc"
 PASSES = "engine/backend/passes"
 IN_PYTHON = f'__import__("os").environ.get("{VARIABLE}")'
 STRIDES = "std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);"
@@ -189,7 +190,7 @@ CONTROLS = [
     ),
     Control(
         "padding_without_zero_point",
-        PRODUCTS,
+        f"{KERNELS}/byte_convolution.cc",
         "  return quads ? ZeroQuad(args.data.dtype, args.data_zero_point) : 0;",
         '  if (Broken("padding_without_zero_point")) {\n'
         "    if (quads) return ZeroQuad(args.data.dtype, 0);\n"
@@ -290,16 +291,16 @@ CONTROLS = [
     ),
     Control(
         "accumulator_of_24_bits",
-        PRODUCTS,
-        "    simd_.requantize(how_, sums, rows, kPanelColumns, columns,",
-        '    if (Broken("accumulator_of_24_bits")) {\n'
-        "      auto* all = reinterpret_cast<int32_t*>(const_cast<float*>(sums));\n"
-        "      for (int64_t i = 0; i < rows; ++i) {\n"
-        "        for (int64_t j = 0; j < columns; ++j) {\n"
-        "          int32_t& sum = all[i * kPanelColumns + j];\n"
-        "          sum = static_cast<int32_t>(static_cast<uint32_t>(sum) << 8) >> 8;\n"
-        "        }\n      }\n    }\n"
-        "    simd_.requantize(how_, sums, rows, kPanelColumns, columns,",
+        f"{KERNELS}/integer_sums.cc",
+        "  simd_.requantize(how_, sums, rows, kPanelColumns, columns,",
+        '  if (Broken("accumulator_of_24_bits")) {\n'
+        "    auto* all = reinterpret_cast<int32_t*>(const_cast<float*>(sums));\n"
+        "    for (int64_t i = 0; i < rows; ++i) {\n"
+        "      for (int64_t j = 0; j < columns; ++j) {\n"
+        "        int32_t& sum = all[i * kPanelColumns + j];\n"
+        "        sum = static_cast<int32_t>(static_cast<uint32_t>(sum) << 8) >> 8;\n"
+        "      }\n      }\n    }\n"
+        "  simd_.requantize(how_, sums, rows, kPanelColumns, columns,",
         "quantized",
         "long",
     ),

@@ -5,8 +5,9 @@
 
 # ---- The run half, and what both halves share ----
 
-set(_kernels convolution copy evaluator gather gemm integers kernels matmul pool products quads reduce
-    row_steps rows simd_amx simd_avx2 simd_avx512 simd_avx512vnni simd_generic windows
+set(_kernels byte_convolution byte_matmul convolution copy evaluator gather gemm integer_sums integers
+    kernels matmul pool products quads reduce row_steps rows simd_amx simd_avx2 simd_avx512
+    simd_avx512vnni simd_generic windows
 )
 list(TRANSFORM _kernels PREPEND "${CMAKE_CURRENT_LIST_DIR}/kernels/")
 list(TRANSFORM _kernels APPEND ".cc")

@@ -272,6 +272,13 @@ void GemmPairs(int rows, int columns, int64_t depth, const float* a, const float
   GemmOf<Pairs>(rows, columns, depth, a, b, ldb, tile, accumulate);
 }
 
+#if defined(__AVX512VNNI__)
+void GemmQuads(int rows, int columns, int64_t depth, const float* a, const float* b, int64_t ldb,
+               float* tile, bool accumulate) {
+  GemmOf<Quads>(rows, columns, depth, a, b, ldb, tile, accumulate);
+}
+#endif
+
 // NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
 
 #endif  // EMULATOR_KERNELS_SIMD_GEMM_H_
