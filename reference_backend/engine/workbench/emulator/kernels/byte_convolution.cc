@@ -16,12 +16,6 @@ namespace npu::emulator {
 
 namespace {
 
-// Groups of one input channel and few outputs. Packing leaves their weights unchanged.
-bool IsDepthwise(const TensorView& weight, int64_t groups) {
-  return groups > 1 && weight.dims[1] == 1 && weight.dims[0] <= 4 * groups &&
-         ElementCount(weight) > 0;
-}
-
 int64_t TapsOf(const TensorView& weight) {
   int64_t taps = 1;
   for (int d = 2; d < weight.rank; ++d) taps *= weight.dims[d];

@@ -14,33 +14,16 @@ namespace npu::emulator {
 
 namespace {
 
-struct Matrix {
-  const char* data;
-  npu_dtype dtype;
-  int32_t zero_point;
-  // Rows of a left operand, columns of a right one.
-  int64_t lines, depth;
-  // Whether the elements of a line are contiguous, or those of a step of the depth.
-  bool lines_dense;
-};
-
-Matrix MatrixOf(const TensorView& tensor, bool transposed, bool left, int32_t zero_point) {
-  int64_t rows = tensor.dims[tensor.rank - 2];
-  int64_t columns = tensor.dims[tensor.rank - 1];
-  bool lines_first = left != transposed;
-  return {
-      static_cast<const char*>(tensor.data), tensor.dtype, zero_point, lines_first ? rows : columns,
-      lines_first ? columns : rows,          lines_first};
-}
-
-void PackPanel(const Simd& simd, const Matrix& matrix, int width, int64_t index, float* panel) {
+void PackPairs(const Simd& simd, const PanelSource& matrix, int width, int64_t index,
+               float* panel) {
+  auto* data = static_cast<const char*>(matrix.data);
   int64_t pairs = PairsOf(matrix.depth);
   int64_t first = index * width;
   int64_t lines = std::min<int64_t>(width, matrix.lines - first);
   if (lines < width) std::fill_n(panel, width * pairs, 0.0f);
   if (!matrix.lines_dense) {
     for (int64_t k = 0; k < pairs; ++k) {
-      const char* low = matrix.data + 2 * k * matrix.lines + first;
+      const char* low = data + 2 * k * matrix.lines + first;
       const char* high = 2 * k + 1 < matrix.depth ? low + matrix.lines : nullptr;
       simd.pair(matrix.dtype, low, high, lines, matrix.zero_point, panel + k * width);
     }
@@ -52,7 +35,7 @@ void PackPanel(const Simd& simd, const Matrix& matrix, int width, int64_t index,
     int64_t count = std::min(kStep, pairs - k);
     int64_t whole = std::min(count, matrix.depth / 2 - k);
     for (int64_t line = 0; line < lines; ++line) {
-      const char* from = matrix.data + (first + line) * matrix.depth + 2 * k;
+      const char* from = data + (first + line) * matrix.depth + 2 * k;
       float* to = joined + line * kStep;
       simd.join(matrix.dtype, from, whole, matrix.zero_point, to);
       if (whole == count) continue;
@@ -62,29 +45,25 @@ void PackPanel(const Simd& simd, const Matrix& matrix, int width, int64_t index,
   }
 }
 
-void Pack(const Matrix& matrix, int64_t count, int width, const KernelContext& context,
+void Pack(const PanelSource& source, int64_t count, int width, const KernelContext& context,
           float* panels) {
-  const Simd& simd = ActiveSimd();
-  int64_t floats = width * PairsOf(matrix.depth);
-  int64_t each = CeilDivide(matrix.lines, width);
-  Parallel(context, count * each, Grain(floats), [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      Matrix one = matrix;
-      one.data += i / each * matrix.lines * matrix.depth;
-      PackPanel(simd, one, width, i % each, panels + i * floats);
-    }
-  });
+  const int64_t floats = width * PairsOf(source.depth);
+  auto pack = [&](const PanelSource& matrix, int64_t index, int64_t panel) {
+    PackPairs(ActiveSimd(), matrix, width, index, panels + panel * floats);
+  };
+  ForEachPanel(source, count, width, context, pack);
 }
 
 // The same for a panel of quads, padded with the zero point.
-void PackQuadPanel(const Simd& simd, const Matrix& matrix, bool left, int64_t index, float* panel) {
+void PackQuadPanel(const Simd& simd, const PanelSource& matrix, bool left, int64_t index,
+                   float* panel) {
   const int width = left ? kPanelRows : kPanelColumns;
   const bool turn = IsTurned(matrix.dtype, left);
   const uint8_t missing = ZeroByte(matrix.zero_point);
   const int64_t quads = CeilDivide(matrix.depth, 4);
   const int64_t first = index * width;
   const int64_t lines = std::min<int64_t>(width, matrix.lines - first);
-  auto* data = reinterpret_cast<const uint8_t*>(matrix.data);
+  auto* data = static_cast<const uint8_t*>(matrix.data);
   if (lines < width) std::fill_n(panel, width * quads, 0.0f);
   if (!matrix.lines_dense) {
     for (int64_t k = 0; k < quads; ++k) {
@@ -114,23 +93,18 @@ void PackQuadPanel(const Simd& simd, const Matrix& matrix, bool left, int64_t in
   }
 }
 
-void PackQuads(const Matrix& matrix, int64_t count, bool left, const KernelContext& context,
+void PackQuads(const PanelSource& source, int64_t count, bool left, const KernelContext& context,
                float* panels, int32_t right_zero = 0, int32_t* of_rows = nullptr) {
   const Simd& simd = ActiveSimd();
   const int width = left ? kPanelRows : kPanelColumns;
-  const int64_t quads = CeilDivide(matrix.depth, 4);
-  const int64_t each = CeilDivide(matrix.lines, width);
-  const int32_t left_zero = ZeroOfQuads(matrix.dtype, matrix.zero_point, true);
-  Parallel(context, count * each, Grain(width * quads), [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      Matrix one = matrix;
-      one.data += i / each * matrix.lines * matrix.depth;
-      float* panel = panels + i * width * quads;
-      PackQuadPanel(simd, one, left, i % each, panel);
-      if (!left) continue;
-      FinishLeftPanel(simd, quads, left_zero, right_zero, panel, of_rows + i * kPanelRows);
-    }
-  });
+  const int64_t quads = CeilDivide(source.depth, 4);
+  const int32_t left_zero = ZeroOfQuads(source.dtype, source.zero_point, true);
+  auto pack = [&](const PanelSource& matrix, int64_t index, int64_t panel) {
+    float* to = panels + panel * width * quads;
+    PackQuadPanel(simd, matrix, left, index, to);
+    if (left) FinishLeftPanel(simd, quads, left_zero, right_zero, to, of_rows + panel * kPanelRows);
+  };
+  ForEachPanel(source, count, width, context, pack);
 }
 
 // With few rows, summing columns would take as long as the product.
@@ -143,8 +117,8 @@ bool HasQuads(int64_t rows, npu_dtype left, int32_t left_zero_point) {
 // The choice of the algorithm, and its memory.
 struct MatMulPlan {
   MatMulPlan(const MatMulArgs& args, int threads, Scratch scratch)
-      : a(MatrixOf(args.a, args.transpose_a, true, args.a_zero_point)),
-        b(MatrixOf(args.b, args.transpose_b, false, args.b_zero_point)),
+      : a(SourceOf(args.a, args.transpose_a, true, args.a_zero_point)),
+        b(SourceOf(args.b, args.transpose_b, false, args.b_zero_point)),
         batch(BatchCount(args.out)),
         a_count(BatchCount(args.a)),
         b_count(BatchCount(args.b)),
@@ -169,7 +143,7 @@ struct MatMulPlan {
     bytes = scratch.used();
   }
 
-  Matrix a, b;
+  PanelSource a, b;
   int64_t batch, a_count, b_count;
   // One product with the rows of all matrices.
   bool collapsed;
@@ -237,13 +211,14 @@ void Multiply(const MatMulArgs& args, const KernelContext& context) {
 }
 
 size_t PackedByteMatMulBBytes(const TensorView& b, bool transpose_b) {
-  Matrix matrix = MatrixOf(b, transpose_b, false, 0);
+  PanelSource matrix = SourceOf(b, transpose_b, false);
   return static_cast<size_t>(2 * BatchCount(b) *
                              PanelFloats(matrix.lines, PairsOf(matrix.depth), kPanelColumns));
 }
 
 void PackByteMatMulB(const TensorView& b, bool transpose_b, void* packed) {
-  Matrix matrix = MatrixOf(b, transpose_b, false, 0);
+  const PanelSource matrix = SourceOf(b, transpose_b, false);
+  const char* data = static_cast<const char*>(matrix.data);
   char* out = static_cast<char*>(packed);
   for (int64_t i = 0; i < BatchCount(b); ++i) {
     for (int64_t first = 0; first < matrix.lines; first += kPanelColumns) {
@@ -253,11 +228,11 @@ void PackByteMatMulB(const TensorView& b, bool transpose_b, void* packed) {
           int64_t k = 2 * pair + j % 2;
           bool inside = line < matrix.lines && k < matrix.depth;
           int64_t at = matrix.lines_dense ? line * matrix.depth + k : k * matrix.lines + line;
-          *out++ = inside ? matrix.data[at] : 0;
+          *out++ = inside ? data[at] : 0;
         }
       }
     }
-    matrix.data += matrix.lines * matrix.depth;
+    data += matrix.lines * matrix.depth;
   }
 }
 

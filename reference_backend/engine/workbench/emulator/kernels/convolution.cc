@@ -17,24 +17,16 @@ namespace npu::emulator {
 
 namespace {
 
-// Groups of one input channel and few outputs. Packing leaves their weights unchanged.
-bool IsDepthwise(const TensorView& weight, int64_t groups) {
-  return groups > 1 && weight.dims[1] == 1 && weight.dims[0] <= 4 * groups &&
-         ElementCount(weight) > 0;
-}
-
-PanelSource WeightOfGroup(const TensorView& weight, int64_t groups, int64_t group) {
+// The weight of the first group; the others follow.
+PanelSource WeightOf(const TensorView& weight, int64_t groups) {
   int64_t depth = 1;
   for (int d = 1; d < weight.rank; ++d) depth *= weight.dims[d];
-  int64_t lines = weight.dims[0] / groups;
-  size_t bytes = static_cast<size_t>(group * lines * depth) * ElementSize(weight.dtype);
-  const char* data = static_cast<const char*>(weight.data);
-  return {data == nullptr ? nullptr : data + bytes, weight.dtype, lines, depth, true};
+  return {weight.data, weight.dtype, weight.dims[0] / groups, depth, true};
 }
 
 int64_t WeightFloats(const TensorView& weight, int64_t groups) {
   if (IsDepthwise(weight, groups)) return ElementCount(weight);
-  PanelSource source = WeightOfGroup(weight, groups, 0);
+  PanelSource source = WeightOf(weight, groups);
   return groups * PanelFloats(source.lines, source.depth, kPanelRows);
 }
 
@@ -44,17 +36,7 @@ void PackWeight(const TensorView& weight, int64_t groups, const KernelContext& c
     ActiveSimd().load(weight.dtype, weight.data, ElementCount(weight), packed);
     return;
   }
-  PanelSource source = WeightOfGroup(weight, groups, 0);
-  int64_t panels = CeilDivide(source.lines, kPanelRows);
-  int64_t floats = PanelFloats(source.lines, source.depth, kPanelRows);
-  auto pack = [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t group = i / panels;
-      PackPanels(WeightOfGroup(weight, groups, group), kPanelRows, i % panels, i % panels + 1,
-                 packed + group * floats);
-    }
-  };
-  Parallel(context, groups * panels, Grain(source.depth * kPanelRows), pack);
+  PackPanels(WeightOf(weight, groups), groups, kPanelRows, context, packed);
 }
 
 // The choice of the algorithm, and its memory.

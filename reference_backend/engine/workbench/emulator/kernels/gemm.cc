@@ -304,45 +304,71 @@ int64_t PanelFloats(int64_t lines, int64_t depth, int width) {
   return CeilDivide(lines, width) * width * depth;
 }
 
-void PackPanels(const PanelSource& source, int width, int64_t begin, int64_t end, float* panels) {
+PanelSource SourceOf(const TensorView& tensor, bool transposed, bool left, int32_t zero_point) {
+  int64_t rows = tensor.dims[tensor.rank - 2];
+  int64_t columns = tensor.dims[tensor.rank - 1];
+  bool lines_first = left != transposed;
+  return {tensor.data, tensor.dtype, lines_first ? rows : columns, lines_first ? columns : rows,
+          lines_first, zero_point};
+}
+
+PanelSource MatrixOf(const PanelSource& source, int64_t index) {
+  PanelSource matrix = source;
+  size_t bytes = static_cast<size_t>(source.lines * source.depth) * ElementSize(source.dtype);
+  if (source.data != nullptr) {
+    matrix.data = static_cast<const char*>(source.data) + static_cast<size_t>(index) * bytes;
+  }
+  return matrix;
+}
+
+namespace {
+
+void PackPanel(const PanelSource& source, int width, int64_t index, float* panel) {
   const Simd& simd = ActiveSimd();
   const char* data = static_cast<const char*>(source.data);
   int64_t element = static_cast<int64_t>(ElementSize(source.dtype));
   bool plain = source.dtype == NPU_FLOAT32;
-  for (int64_t index = begin; index < end; ++index) {
-    float* panel = panels + index * width * source.depth;
-    int64_t first = index * width;
-    int64_t lines = std::min<int64_t>(width, source.lines - first);
-    if (lines < width) std::fill_n(panel, width * source.depth, 0.0f);
-    if (!source.lines_dense) {
-      for (int64_t k = 0; k < source.depth; ++k) {
-        const char* from = data + (k * source.lines + first) * element;
-        float* to = panel + k * width;
-        // A copy of fixed size is a few instructions.
-        if (plain && lines == kPanelRows) {
-          std::memcpy(to, from, kPanelRows * sizeof(float));
-        } else if (plain && lines == kPanelColumns) {
-          std::memcpy(to, from, kPanelColumns * sizeof(float));
-        } else {
-          simd.load(source.dtype, from, lines, to);
-        }
-      }
-    } else if (plain) {
-      const float* from = reinterpret_cast<const float*>(data) + first * source.depth;
-      simd.transpose(lines, source.depth, from, source.depth, panel, width);
-    } else {
-      constexpr int64_t kStep = 128;
-      float converted[kPanelColumns * kStep];
-      for (int64_t k = 0; k < source.depth; k += kStep) {
-        int64_t depth = std::min(kStep, source.depth - k);
-        for (int64_t line = 0; line < lines; ++line) {
-          const char* from = data + ((first + line) * source.depth + k) * element;
-          simd.load(source.dtype, from, depth, converted + line * kStep);
-        }
-        simd.transpose(lines, depth, converted, kStep, panel + k * width, width);
+  int64_t first = index * width;
+  int64_t lines = std::min<int64_t>(width, source.lines - first);
+  if (lines < width) std::fill_n(panel, width * source.depth, 0.0f);
+  if (!source.lines_dense) {
+    for (int64_t k = 0; k < source.depth; ++k) {
+      const char* from = data + (k * source.lines + first) * element;
+      float* to = panel + k * width;
+      // A copy of fixed size is a few instructions.
+      if (plain && lines == kPanelRows) {
+        std::memcpy(to, from, kPanelRows * sizeof(float));
+      } else if (plain && lines == kPanelColumns) {
+        std::memcpy(to, from, kPanelColumns * sizeof(float));
+      } else {
+        simd.load(source.dtype, from, lines, to);
       }
     }
+  } else if (plain) {
+    const float* from = reinterpret_cast<const float*>(data) + first * source.depth;
+    simd.transpose(lines, source.depth, from, source.depth, panel, width);
+  } else {
+    constexpr int64_t kStep = 128;
+    float converted[kPanelColumns * kStep];
+    for (int64_t k = 0; k < source.depth; k += kStep) {
+      int64_t depth = std::min(kStep, source.depth - k);
+      for (int64_t line = 0; line < lines; ++line) {
+        const char* from = data + ((first + line) * source.depth + k) * element;
+        simd.load(source.dtype, from, depth, converted + line * kStep);
+      }
+      simd.transpose(lines, depth, converted, kStep, panel + k * width, width);
+    }
   }
+}
+
+}  // namespace
+
+void PackPanels(const PanelSource& source, int64_t count, int width, const KernelContext& context,
+                float* panels) {
+  auto pack = [&](const PanelSource& matrix, int64_t index, int64_t panel) {
+    PackPanel(matrix, width, index, panels + panel * width * source.depth);
+  };
+  ForEachPanel(source, count, width, context, pack);
 }
 
 }  // namespace npu::emulator

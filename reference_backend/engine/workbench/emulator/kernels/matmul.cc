@@ -14,28 +14,11 @@ namespace npu::emulator {
 
 namespace {
 
-PanelSource Source(const TensorView& tensor, bool transposed, bool left) {
-  int64_t rows = tensor.dims[tensor.rank - 2];
-  int64_t columns = tensor.dims[tensor.rank - 1];
-  bool lines_first = left != transposed;
-  return {tensor.data, tensor.dtype, lines_first ? rows : columns, lines_first ? columns : rows,
-          lines_first};
-}
-
-PanelSource Matrix(const PanelSource& source, int64_t index) {
-  PanelSource matrix = source;
-  size_t bytes = static_cast<size_t>(source.lines * source.depth) * ElementSize(source.dtype);
-  if (source.data != nullptr) {
-    matrix.data = static_cast<const char*>(source.data) + static_cast<size_t>(index) * bytes;
-  }
-  return matrix;
-}
-
 // The choice of the algorithm, and its memory.
 struct Plan {
   Plan(const MatMulArgs& args, int threads, Scratch scratch)
-      : a(Source(args.a, args.transpose_a, true)),
-        b(Source(args.b, args.transpose_b, false)),
+      : a(SourceOf(args.a, args.transpose_a, true)),
+        b(SourceOf(args.b, args.transpose_b, false)),
         batch(BatchCount(args.out)),
         a_count(BatchCount(args.a)),
         b_count(BatchCount(args.b)),
@@ -93,40 +76,21 @@ struct Plan {
   size_t bytes = 0;
 };
 
-void Pack(const PanelSource& source, int64_t count, int width, const KernelContext& context,
-          float* panels) {
-  int64_t floats = PanelFloats(source.lines, source.depth, width);
-  int64_t panels_each = CeilDivide(source.lines, width);
-  auto pack = [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t panel = i % panels_each;
-      PackPanels(Matrix(source, i / panels_each), width, panel, panel + 1,
-                 panels + i / panels_each * floats);
-    }
-  };
-  Parallel(context, count * panels_each, Grain(source.depth * width), pack);
-}
-
-// Panels [begin, end) of a matrix; rows are zero-padded to 32 columns.
-void PackWeights(const PanelSource& source, int32_t bits, int64_t begin, int64_t end,
-                 uint8_t* panels) {
+// A panel of a matrix; rows are zero-padded to 32 columns.
+void PackWeights(const PanelSource& source, int32_t bits, int64_t panel, uint8_t* to) {
   const auto* data = static_cast<const uint8_t*>(source.data);
   constexpr int64_t kHalf = kPanelColumns / 2;
-  for (int64_t panel = begin; panel < end; ++panel) {
-    const int64_t first = panel * kPanelColumns;
-    uint8_t* to = panels + first * source.depth * bits / 8;
-    auto number = [&](int64_t column, int64_t k) -> uint8_t {
-      const int64_t line = first + column;
-      if (line >= source.lines) return 0;
-      return data[source.lines_dense ? line * source.depth + k : k * source.lines + line];
-    };
-    for (int64_t k = 0; k < source.depth; ++k) {
-      if (bits == 8) {
-        for (int64_t c = 0; c < kPanelColumns; ++c) *to++ = number(c, k);
-      } else {
-        for (int64_t c = 0; c < kHalf; ++c) {
-          *to++ = static_cast<uint8_t>((number(c, k) & 15) | number(c + kHalf, k) << 4);
-        }
+  auto number = [&](int64_t column, int64_t k) -> uint8_t {
+    const int64_t line = panel * kPanelColumns + column;
+    if (line >= source.lines) return 0;
+    return data[source.lines_dense ? line * source.depth + k : k * source.lines + line];
+  };
+  for (int64_t k = 0; k < source.depth; ++k) {
+    if (bits == 8) {
+      for (int64_t c = 0; c < kPanelColumns; ++c) *to++ = number(c, k);
+    } else {
+      for (int64_t c = 0; c < kHalf; ++c) {
+        *to++ = static_cast<uint8_t>((number(c, k) & 15) | number(c + kHalf, k) << 4);
       }
     }
   }
@@ -134,16 +98,11 @@ void PackWeights(const PanelSource& source, int32_t bits, int64_t begin, int64_t
 
 void PackWeights(const PanelSource& source, int64_t count, int32_t bits,
                  const KernelContext& context, void* packed) {
-  const int64_t bytes = PanelFloats(source.lines, source.depth, kPanelColumns) * bits / 8;
-  const int64_t panels_each = CeilDivide(source.lines, kPanelColumns);
-  auto pack = [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t panel = i % panels_each;
-      PackWeights(Matrix(source, i / panels_each), bits, panel, panel + 1,
-                  static_cast<uint8_t*>(packed) + i / panels_each * bytes);
-    }
+  const int64_t bytes = kPanelColumns * source.depth * bits / 8;
+  auto pack = [&](const PanelSource& matrix, int64_t index, int64_t panel) {
+    PackWeights(matrix, bits, index, static_cast<uint8_t*>(packed) + panel * bytes);
   };
-  Parallel(context, count * panels_each, Grain(source.depth * kPanelColumns), pack);
+  ForEachPanel(source, count, kPanelColumns, context, pack);
 }
 
 void Dots(const MatMulArgs& args, const Plan& plan, const Evaluator& evaluator,
@@ -161,9 +120,9 @@ void Dots(const MatMulArgs& args, const Plan& plan, const Evaluator& evaluator,
       int64_t column = i % panels * kPanelColumns;
       int64_t columns = std::min<int64_t>(kPanelColumns, plan.b.lines - column);
       const float* a =
-          static_cast<const float*>(Matrix(plan.a, BatchIndex(args.a, args.out, batch)).data);
+          static_cast<const float*>(MatrixOf(plan.a, BatchIndex(args.a, args.out, batch)).data);
       const float* b =
-          static_cast<const float*>(Matrix(plan.b, BatchIndex(args.b, args.out, batch)).data);
+          static_cast<const float*>(MatrixOf(plan.b, BatchIndex(args.b, args.out, batch)).data);
       for (int64_t c = 0; c < columns; ++c) {
         for (int64_t r = 0; r < rows; ++r) {
           tile[r * kPanelColumns + c] = simd.dot(depth, a + r * depth, b + (column + c) * depth);
@@ -179,19 +138,19 @@ void Dots(const MatMulArgs& args, const Plan& plan, const Evaluator& evaluator,
 
 size_t PackedMatMulBBytes(const TensorView& b, bool transpose_b, int32_t weight_bits) {
   if (IsInteger(b.dtype) && weight_bits == 0) return PackedIntegerMatMulBBytes(b, transpose_b);
-  PanelSource source = Source(b, transpose_b, false);
+  PanelSource source = SourceOf(b, transpose_b, false);
   int64_t floats = BatchCount(b) * PanelFloats(source.lines, source.depth, kPanelColumns);
   if (weight_bits != 0) return static_cast<size_t>(floats * weight_bits / 8);
   return static_cast<size_t>(floats) * sizeof(float);
 }
 
 void PackMatMulB(const TensorView& b, bool transpose_b, int32_t weight_bits, void* packed) {
-  const PanelSource source = Source(b, transpose_b, false);
+  const PanelSource source = SourceOf(b, transpose_b, false);
   if (weight_bits != 0) {
     return PackWeights(source, BatchCount(b), weight_bits, KernelContext(), packed);
   }
   if (IsInteger(b.dtype)) return PackIntegerMatMulB(b, transpose_b, packed);
-  Pack(source, BatchCount(b), kPanelColumns, KernelContext(), static_cast<float*>(packed));
+  PackPanels(source, BatchCount(b), kPanelColumns, KernelContext(), static_cast<float*>(packed));
 }
 
 size_t MatMulScratch(const MatMulArgs& args, int threads) {
@@ -205,7 +164,7 @@ void MatMul(const MatMulArgs& args, const KernelContext& context) {
   Plan plan(args, Threads(context), Scratch(context.scratch));
   Evaluator evaluator(args.epilogue, args.out, plan.b.lines);
   if (plan.dots) return Dots(args, plan, evaluator, context);
-  Pack(plan.a, plan.a_count, kPanelRows, context, plan.a_panels);
+  PackPanels(plan.a, plan.a_count, kPanelRows, context, plan.a_panels);
   if (plan.gathered) {
     for (int64_t k = 0; k < plan.b.depth; ++k) plan.offsets[k] = k * plan.b.lines;
   } else if (plan.weight_bits != 0) {
@@ -213,7 +172,7 @@ void MatMul(const MatMulArgs& args, const KernelContext& context) {
       PackWeights(plan.b, plan.b_count, plan.weight_bits, context, plan.weight_panels);
     }
   } else if (args.packed_b == nullptr) {
-    Pack(plan.b, plan.b_count, kPanelColumns, context, plan.b_panels);
+    PackPanels(plan.b, plan.b_count, kPanelColumns, context, plan.b_panels);
   }
   const float* right = static_cast<const float*>(args.packed_b);
   if (right == nullptr) right = plan.b_panels;
@@ -240,7 +199,7 @@ void MatMul(const MatMulArgs& args, const KernelContext& context) {
       gemm.left = plan.a_panels + a_index * plan.a_floats;
       Weights matrix = weights;
       if (plan.gathered) {
-        gemm.data = static_cast<const float*>(Matrix(plan.b, b_index).data);
+        gemm.data = static_cast<const float*>(MatrixOf(plan.b, b_index).data);
         gemm.offsets = plan.offsets;
       } else if (plan.weight_bits != 0) {
         matrix.panels += b_index * plan.weight_bytes;

@@ -15,6 +15,13 @@ namespace npu::emulator {
 
 struct GatheredColumns;
 
+/*! \brief Whether these are groups of one input channel and few outputs. Packing leaves their
+ *  weights unchanged. */
+inline bool IsDepthwise(const TensorView& weight, int64_t groups) {
+  return groups > 1 && weight.dims[1] == 1 && weight.dims[0] <= 4 * groups &&
+         ElementCount(weight) > 0;
+}
+
 /*!
  * \brief How windows lie over the data.
  *

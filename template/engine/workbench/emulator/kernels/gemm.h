@@ -123,12 +123,31 @@ struct PanelSource {
   int64_t depth;
   /*! \brief Whether the elements of a line are contiguous, or those of a step of the depth. */
   bool lines_dense;
+  /*! \brief Of integers. */
+  int32_t zero_point = 0;
 };
+
+/*! \brief An operand of a matmul. */
+PanelSource SourceOf(const TensorView& tensor, bool transposed, bool left, int32_t zero_point = 0);
+/*! \brief One of several operands of the same shape that follow each other. */
+PanelSource MatrixOf(const PanelSource& source, int64_t index);
+
+/*! \brief Calls `body(matrix, panel of it, panel of all)` for the panels of `count` operands. */
+template <typename Body>
+void ForEachPanel(const PanelSource& source, int64_t count, int width, const KernelContext& context,
+                  const Body& body) {
+  const int64_t each = CeilDivide(source.lines, width);
+  Parallel(context, count * each, Grain(source.depth * width),
+           [&](int64_t begin, int64_t end, int) {
+             for (int64_t i = begin; i < end; ++i) body(MatrixOf(source, i / each), i % each, i);
+           });
+}
 
 /*! \brief Floats of the panels of an operand. */
 int64_t PanelFloats(int64_t lines, int64_t depth, int width);
-/*! \brief Packs panels [begin, end) of `width` lines. */
-void PackPanels(const PanelSource& source, int width, int64_t begin, int64_t end, float* panels);
+/*! \brief Packs the panels of `count` operands, of `width` lines each. */
+void PackPanels(const PanelSource& source, int64_t count, int width, const KernelContext& context,
+                float* panels);
 
 }  // namespace npu::emulator
 
