@@ -55,6 +55,7 @@ int64_t Rescale(int64_t a, int64_t b, int64_t c, npu_rounding rounding) {
 void LoadIntegers(npu_dtype dtype, const void* data, int64_t count, int64_t* out) {
   WithElement(dtype, [=](auto type) {
     auto* from = static_cast<const decltype(type)*>(data);
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8_t is a number here.
     for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int64_t>(from[i]);
   });
   for (int64_t i = 0; dtype == NPU_BOOL && i < count; ++i) out[i] = out[i] != 0 ? 1 : 0;

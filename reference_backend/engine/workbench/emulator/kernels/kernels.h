@@ -80,6 +80,7 @@ struct TensorView {
 template <typename Body>
 auto WithElement(npu_dtype dtype, const Body& body) {
   switch (dtype) {
+    // NOLINTNEXTLINE(bugprone-branch-clone): they differ in the type.
     case NPU_INT8:
       return body(int8_t());
     case NPU_INT16:

@@ -7,8 +7,8 @@
 #ifndef EMULATOR_KERNELS_SIMD_SUMS_H_
 #define EMULATOR_KERNELS_SIMD_SUMS_H_
 
-// Offsets inside of a panel fit into int.
-// NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
+// Vector types need typedef, for their attributes, and offsets inside of a panel fit into int.
+// NOLINTBEGIN(modernize-use-using,bugprone-implicit-widening-of-multiplication-result)
 
 // The numbers of a matrix product: real ones, or pairs of int16 and sums in int32.
 struct Reals {
@@ -167,6 +167,6 @@ void Taps(Tap kind, int64_t taps, const int64_t* offsets, const float* weights, 
   }
 }
 
-// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
+// NOLINTEND(modernize-use-using,bugprone-implicit-widening-of-multiplication-result)
 
 #endif  // EMULATOR_KERNELS_SIMD_SUMS_H_

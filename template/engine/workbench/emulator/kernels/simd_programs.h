@@ -6,6 +6,9 @@
 #ifndef EMULATOR_KERNELS_SIMD_PROGRAMS_H_
 #define EMULATOR_KERNELS_SIMD_PROGRAMS_H_
 
+// So many elements fit into int.
+// NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result)
+
 // Calls `function` on each vector of the operands; the last is padded with zeros.
 template <typename Function, typename... Operands>
 inline void Map(int64_t count, float* out, Function function, Operands... operands) {
@@ -140,5 +143,7 @@ void ApplyInt32(const npu_vector_instruction& instruction, const VectorOperand& 
       return;
   }
 }
+
+// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
 
 #endif  // EMULATOR_KERNELS_SIMD_PROGRAMS_H_
