@@ -53,7 +53,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     ImportError
         onnx is not installed.
     """
-    # It says what to install.
+    # First, since an ImportError of onnx itself says what to install.
     import onnx
     import tvm.relax.frontend.onnx  # noqa: F401
     from onnx.inliner import inline_local_functions
@@ -86,7 +86,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
         try:
             mod = read(normalize(whole, types, is_folded), types, told, **options)
         except ValueError:
-            # What was told before may be why.
+            # The nodes may contradict what an earlier round has told of the sizes.
             if len(told) == before:
                 raise
         else:

@@ -78,7 +78,7 @@ def essential(error: Exception) -> str:
         lines = [line for line in reversed(lines) if not line.startswith(_OF_SOURCES)]
     text = _ADDRESS.sub("", lines[0] if lines else "")
     kind = type(error).__name__
-    # Such as KeyError, which has the key for a text.
+    # For example, the text of a KeyError is only the key.
     if not text or isinstance(error, (LookupError, AttributeError)):
         text = f"{kind}: {text}" if text else kind
     return size_text(_OPERATOR.sub(r"\1", text))[:_LONGEST].rstrip(".")

@@ -17,7 +17,7 @@ def require_sizes(mod: tvm.IRModule, titles: Mapping[str, str]) -> None:
     """Refuse a module with a call that cannot be lowered, as its sizes are not known."""
     if _first(mod) is None:
         return
-    # What nothing reads is never lowered, and some sizes come with the kernels before.
+    # Unread calls are never lowered, and lowering the others may tell sizes of those behind.
     lower = [relax.transform.DeadCodeElimination(), relax.transform.LegalizeOps()]
     try:
         call = _first(tvm.transform.Sequential(lower)(mod))
@@ -50,13 +50,13 @@ def _first(mod: tvm.IRModule) -> relax.Call | None:
 
 
 def _can_be_lowered(call: relax.Call) -> bool:
-    """Whether TVM's lowering takes a call; codegen fails on what it leaves."""
+    """Whether TVM can lower a call; else codegen fails."""
     op = call.op
     if not isinstance(op, tvm.ir.Op) or op.get_attr("FLegalize") is None:
         return True
     if op.get_attr("FCallPacked") is not None or op.get_attr("RequiresArgumentShapes") is False:
         return True
-    # TVM finds the sizes of these results in the run.
+    # The results of dynamic ops may have any sizes: TVM finds them in the run.
     types = [operand.ty for operand in call.args]
     return all(map(_is_known, types if "dynamic" in str(op.name) else [*types, call.ty]))
 

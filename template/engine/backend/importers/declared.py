@@ -28,13 +28,13 @@ class Declared(NamedTuple):
     shape: Sequence[int | None] | None
 
     def __str__(self) -> str:
-        """Return it as messages have it, such as `float32[1, ?, 8]`."""
+        """Return the type as messages have it, such as `float32[1, ?, 8]`."""
         if self.shape is None:
             return self.dtype or "?"
         return f"{self.dtype or '?'}{text_of(self.shape)}"
 
     def agrees(self, other: Declared) -> bool:
-        """Whether another type may be the same; what one of them does not say is not compared."""
+        """Whether two types may be the same: only what both say is compared."""
         if self.dtype and other.dtype and self.dtype != other.dtype:
             return False
         if self.shape is None or other.shape is None:

@@ -25,10 +25,7 @@ class Schema(NamedTuple):
 
 
 def schema_of(op: str, domain: str, opset: int) -> Schema | None:
-    """Return what an operator has in a version.
-
-    None of an operator that is not known.
-    """
+    """Return what an operator has in a version; None of one that is not known."""
     if domain == "com.microsoft":
         contrib = CONTRIB.get(op)
         return Schema(contrib[0], contrib[1].split()) if contrib else None
@@ -56,10 +53,7 @@ _HISTORY: dict[str, list[int]] = {}
 
 
 def row_of(rows: Rows, op: str, domain: str, opset: int) -> Row | None:
-    """Return the row of an operator in a version.
-
-    None of an operator that is not known.
-    """
+    """Return the row of an operator in a version; None of one that is not known."""
     if domain not in DOMAINS:
         return None
     title = f"{domain}.{op}-" if domain == "com.microsoft" else f"{op}-"

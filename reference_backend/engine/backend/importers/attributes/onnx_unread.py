@@ -48,7 +48,7 @@ def require_rule(node: NodeProto, opset: int, constant: Callable[[str], object])
     row = row_of(load("onnx")["rules"], node.op_type, node.domain, opset)
     if row is None:
         row = row_of(load("onnx")["rules"], node.op_type, "com.microsoft", opset)
-    # TVM's importer is asked about what the rule hands on.
+    # What a rule hands on, TVM's importer must read: `require_importer` asks for that.
     if row is None or row.get("hands_on") or refuses(row):
         return
     constants = {name: constant(name) for name in node.input}

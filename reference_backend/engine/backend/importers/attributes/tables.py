@@ -29,7 +29,7 @@ class Row(_Always, total=False):
 
 
 Rows = dict[str, Row]
-"""By operator; an operator of ONNX with the version from which on it is so, as in `Resize-18`."""
+"""By operator; in ONNX with the first version that has the row, such as `Resize-18`."""
 
 Table = dict[str, Rows]
 """Rows of TVM's importer and of rules of ours, which come first."""

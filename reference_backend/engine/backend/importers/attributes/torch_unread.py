@@ -26,7 +26,7 @@ def require_arguments(node: fx.Node, by_rule: bool) -> None:
     if row is None or schema is None or (by_rule and refuses(row)):
         return
     if "hands_on" in row and name in table["importer"]:
-        # A rule may leave some cases to TVM's converter, and change what that makes of others.
+        # A rule may hand some cases on to TVM's converter.
         row = {"reads": [*row["reads"], *table["importer"][name]["reads"]], "ignores": []}
     title = f"{node.name} ({name})"
     require_read("torch", title, name.rpartition(".")[0], row, list(_given(node, schema)))

@@ -14,11 +14,10 @@ from onnx import TensorProto, helper
 from .graph import NARROW
 from .node import Node, Rule
 
-_INTEGERS = {
-    *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
-    *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
-}
 _SIGNED = {TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}
+_INTEGERS = _SIGNED | {
+    *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64)
+}
 
 
 def _one_hot(node: Node) -> None:
@@ -48,7 +47,7 @@ def _one_hot(node: Node) -> None:
 
 
 def _roi_align(node: Node) -> None:
-    """TVM moves the regions by half a pixel before it scales them; scaled ones need no scale."""
+    """TVM moves regions by half a pixel before it scales them: here, they are scaled before."""
     x, rois, batches = node.inputs(3)
     attributes = dict(node.attributes)
     if attributes.get("mode", b"avg") != b"avg":
@@ -96,7 +95,7 @@ def _batch_normalization(node: Node) -> None:
     if node.attributes.get("spatial", 1) != 1:
         node.refuse("spatial=0 is not supported; supported is spatial=1")
     if len(node.proto.output) > 1:
-        # Before version 14, these say that it trains, also if nothing reads them.
+        # Before version 14, further results mean training, even if nothing reads them.
         node.refuse(
             f"it has {len(node.proto.output)} results, as for training; supported is the first "
             "alone: export the model for inference"
@@ -155,7 +154,7 @@ def _extremum(node: Node) -> None:
 
 
 _OF_ONE = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log", "ReduceSumSquare": "Mul"}
-"""What a reduction is of each element alone, where that is not the element."""
+"""What reductions compute of a single element, where that is not the element itself."""
 
 
 def _reduce(node: Node) -> None:
@@ -220,7 +219,7 @@ def _non_max_suppression(node: Node) -> None:
             node.refuse(f"its {name} {limit!r} is computed in the graph; supported are constants")
     threshold = node.constant(inputs[3])
     threshold = np.zeros(1, "float32") if threshold is None else threshold
-    # TVM suppresses boxes that overlap as much as the threshold; ONNX those that do more.
+    # TVM suppresses boxes that overlap by the threshold or more, ONNX only by more.
     next_one = np.maximum(np.nextafter(threshold, np.float32(2)), np.float32(1e-20))
     inputs[3] = node.literal(next_one, "float32")
     inputs = inputs if inputs[4] else inputs[:4]

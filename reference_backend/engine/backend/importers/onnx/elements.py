@@ -56,7 +56,7 @@ def simple(element: Element) -> Element:
 
 def proves(condition: Element, positive: Element = 1) -> bool:
     """Whether a condition on elements holds for all sizes, of which one may not be 0."""
-    # A comparison for equality waits for how it is used.
+    # TVM's == returns a proxy, which becomes an expression here.
     condition = condition.asobject() if hasattr(condition, "asobject") else condition
     if isinstance(condition, (bool, np.bool_)):
         return bool(condition)

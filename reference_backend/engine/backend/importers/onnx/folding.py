@@ -73,7 +73,7 @@ def fold(outline: ModelProto) -> bool:
     `outline`: the model with the types of its tensors, as `onnx_types.outline` returns it. It gets
     constants, and loses each If whose condition became one.
     """
-    # Before, operators broadcast by an attribute, which the evaluator does not know.
+    # Before version 7, operators broadcast by an attribute that the evaluator does not know.
     if opset_of(outline) < _LEAST_OPSET:
         return False
     is_folded = False

@@ -50,11 +50,11 @@ class Node:
         return str(helper.tensor_dtype_to_np_dtype(kind))
 
     def refuse(self, text: str) -> NoReturn:
-        """Raise that something about it is not supported."""
+        """Raise that something about the node is not supported."""
         refuse(self.proto, text)
 
     def require_first_alone(self) -> None:
-        """Refuse it if another result than the first is read."""
+        """Refuse the node if another result than the first is read."""
         for name in self.proto.output[1:]:
             if self.graph.uses[name]:
                 self.refuse(
@@ -64,7 +64,7 @@ class Node:
     # ---- What replaces it -----------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Leave it as it is: TVM's importer reads it rightly."""
+        """Leave the node as it is: TVM's importer reads it rightly."""
         self.graph.nodes.append(self.proto)
 
     def write(

@@ -38,12 +38,8 @@ def refuse_unknown(node: NodeProto) -> NoReturn:
 # ---- QuantizeLinear and DequantizeLinear --------------------------------------------------------
 
 _INTEGERS = {
-    TensorProto.INT8,
-    TensorProto.UINT8,
-    TensorProto.INT16,
-    TensorProto.UINT16,
-    TensorProto.INT32,
-    *NARROW,
+    *(TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16),
+    *(TensorProto.INT32, *NARROW),
 }
 
 
@@ -118,7 +114,7 @@ def _rewrite(
 
 
 def _only(node: Node, **values: object) -> dict[str, object]:
-    """Return the attributes of a node without those that may have one value only."""
+    """Return the attributes of a node without those for which only one value is supported."""
     attributes = dict(node.attributes)
     for name, value in values.items():
         given = attributes.pop(name, value)
@@ -242,10 +238,7 @@ def _dynamic_quantize(node: Node) -> None:
 
 
 def _quantize_dynamically(node: Node, x: str, names: Sequence[str]) -> None:
-    """Quantize to uint8 with the scale of the data's range, and 1 if that is empty.
-
-    TVM's importer divides by an empty range.
-    """
+    """Quantize to uint8 by the range of the data, which TVM divides by even if it is empty."""
     y, scale, zero_point = names
     zero, steps, one = (node.literal(number, "float32") for number in (0, 255, 1))
     low, high = (
@@ -276,14 +269,14 @@ def _unary(op: str, node: Node, **only: object) -> None:
 
 
 def _softmax(node: Node) -> None:
-    # Before opset 13 it has another meaning, and the operator says which one it has.
+    # Softmax changed its meaning in opset 13, and QLinearSoftmax says which one it has.
     meant = node.attributes.pop("opset", node.graph.opset)
     if (meant < 13) != (node.graph.opset < 13):
         node.refuse(
             f"opset={meant} in a model of opset {node.graph.opset} is not supported; supported are "
             "both below 13, and both 13 or later"
         )
-    # The default of Softmax was another one.
+    # Earlier versions of Softmax had another default.
     node.attributes.setdefault("axis", -1)
     _unary("Softmax", node)
 

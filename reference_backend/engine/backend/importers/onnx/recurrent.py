@@ -48,10 +48,10 @@ class _Weights:
 
     inputs: str
     states: Sequence[str]
-    """One matrix, or those of the first gates and of the last if these are multiplied apart."""
+    """One matrix for all gates; or two, for the last gate apart."""
     bias: str
     state_bias: str
-    """What is added to the product with the state; only where that is not the same as `bias`."""
+    """The bias of the product with the state, if it cannot be a part of `bias`."""
     peepholes: Sequence[str]
 
 
@@ -240,7 +240,7 @@ class _Recurrence:
         outputs = [""] * self.steps
         zero = node.literal(0, self.dtype)
         if masks[0]:
-            # ONNX Runtime gives zeros for a sequence of no steps.
+            # The states of a sequence without steps are zeros, as in ONNX Runtime.
             state = tuple(part and node.write("Where", masks[0], part, zero) for part in state)
         order = range(self.steps)
         for step in order if direction == "forward" else reversed(order):

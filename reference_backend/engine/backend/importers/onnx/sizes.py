@@ -63,7 +63,7 @@ def set_sizes(
 
 
 def open_unknown_sizes(graph: GraphProto) -> None:
-    """Make each size of -1 an open one, as ONNX Runtime and exporters mean it."""
+    """Make each size of -1 an open one, as in ONNX Runtime and exporters."""
     for what, values in (("input", inputs_of(graph).values()), ("result", graph.output)):
         for value in values:
             for dimension in value.type.tensor_type.shape.dim:
@@ -116,7 +116,7 @@ def _is_formula(symbol: str, plain: set[str]) -> bool:
 
 
 def tell_sizes(graph: GraphProto, told: Mapping[str, int | str]) -> None:
-    """Write what symbols must be in place of them.
+    """Replace symbols by the numbers or the symbols that they must be.
 
     `graph`: the graph, which is changed; its symbols have names as `name_open_sizes` gives them.
     """

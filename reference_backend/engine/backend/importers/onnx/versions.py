@@ -79,7 +79,7 @@ class _Resize(onnx_frontend.Resize):  # type: ignore[misc]
             if not isinstance(value, tvm.ir.GenericConst):
                 raise ValueError(f"its {name} are computed in the run; supported are constants")
         if "sizes" in given and "scales" in given and not given["scales"].value.numpy().size:
-            # As versions before 13 write them.
+            # Before version 13, absent scales are an empty tensor.
             inputs = [*inputs[:2], None, inputs[3]]
         return super()._impl_v18(bb, inputs, attr, params)
 

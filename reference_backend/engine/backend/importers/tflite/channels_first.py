@@ -43,7 +43,7 @@ class _Turned:
         self.builder = relax.BlockBuilder()
         self._first: dict[relax.Expr, relax.Expr] = {}
         self._last: dict[relax.Expr, relax.Expr] = {}
-        """What replaces a value of the original function: turned, and as it was."""
+        """By value of the original: the same with the channels first, and with them last."""
 
     def append(self, binding: relax.VarBinding) -> None:
         """Append a value of the original function."""
@@ -76,7 +76,7 @@ class _Turned:
             self._last[var] = self.builder.emit(self._replaced(value))
 
     def last(self, expr: relax.Expr) -> relax.Expr:
-        """Return a value as it was, also in a tuple."""
+        """Return a value with the channels last, also in a tuple."""
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self.last(field) for field in expr.fields])
         if expr in self._first and expr not in self._last:
@@ -136,7 +136,7 @@ class _Turned:
                 arguments.append(self.first(operand))
             else:
                 return None
-        # Without its type, which is that of the original.
+        # Without the type of the original, which has the channels last.
         return relax.Call(call.op, arguments, call.attrs, call.ty_args)
 
 

@@ -88,7 +88,7 @@ class Layers(Tensors):
             kernel_layout="IOHW",
         )
         if padded:
-            # The op has no more of it than a stride.
+            # The op pads its result by less than a stride.
             result = relax.op.nn.pad(result, [0, 0, 0, missing[0], 0, missing[1], 0, 0])
         result = self._with_bias(result, bias)
         return self.convert_fused_activation_function(result, options.FusedActivationFunction())
@@ -136,7 +136,7 @@ class Layers(Tensors):
             return _resized(value, sizes, "linear", "half_pixel")
         if not options.AlignCorners():
             return _resized(value, sizes, "linear", "asymmetric")
-        # A single row has no corners to align, and TVM divides by zero: it is the first of two.
+        # TVM divides by zero for a result of one row: it is the first row of a result of two.
         single = [axis for axis, size in enumerate(sizes, 1) if size == 1]
         for axis in single:
             if given[axis - 1] == 1:
@@ -159,7 +159,7 @@ class Layers(Tensors):
             if all(map(np.array_equal, nearest, exact)):
                 how = ("half_pixel", "round_prefer_ceil") if centred else ("asymmetric", "floor")
                 return _resized(value, sizes, "nearest_neighbor", *how)
-        # The op has no such rounding.
+        # Relax has no op with this rounding.
         for axis, places in enumerate(nearest, 1):
             value = relax.op.take(value, constant(places), axis)
         return value

@@ -45,7 +45,7 @@ class Scales(NamedTuple):
 
 
 class Tensor:
-    """A tensor of a file, which looks as converters should see it."""
+    """A tensor of a file, in the form in which converters should see it."""
 
     def __init__(self, given: tflite.Tensor, name: str) -> None:
         self.given = given

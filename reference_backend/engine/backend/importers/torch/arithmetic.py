@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops of two operands of PyTorch, in the type to which PyTorch promotes these."""
+"""Ops of two operands of PyTorch, in the type to which PyTorch promotes the operands."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _shift(make: Make, is_left: bool, op: Call) -> relax.Expr:
     bits, by, x = np.iinfo(dtype).bits, op["other"], op.operand("self", dtype)
     loses_sign = is_left or dtype.startswith("u")
     if isinstance(by, int):
-        # More than all bits: nothing remains, or the sign.
+        # A shift by all bits or more leaves nothing, or the sign.
         if not 0 <= by < bits:
             if loses_sign:
                 return relax.op.zeros_like(x)
@@ -159,10 +159,6 @@ def _shift(make: Make, is_left: bool, op: Call) -> relax.Expr:
 def _bitwise_not(op: Call) -> relax.Expr:
     make = relax.op.logical_not if op.result_type == "bool" else relax.op.bitwise_not
     return make(op.value("self"))
-
-
-def _logical_not(op: Call) -> relax.Expr:
-    return relax.op.logical_not(op.truth(op.value("self")))
 
 
 # ---- Choices and limits -------------------------------------------------------------------------
@@ -184,7 +180,9 @@ def _clamp(op: Call) -> relax.Expr:
         op.refuse("elements of type bool are not supported; supported are numbers")
     numbers = all(end is None or isinstance(end, (int, float)) for end in (low, high))
     if numbers and not any(isinstance(end, float) and math.isnan(end) for end in (low, high)):
-        limits = (-math.inf, math.inf) if is_real(dtype) else _limits(dtype)
+        limits: tuple[float, float] = (-math.inf, math.inf)
+        if not is_real(dtype):
+            limits = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
         low, high = limits[0] if low is None else low, limits[1] if high is None else high
         if low > high:
             low = high  # As PyTorch does.
@@ -203,11 +201,6 @@ def _clamp(op: Call) -> relax.Expr:
     if high is not None:
         x = op.emit(relax.op.minimum(x, op.operand("max", dtype)))
     return x
-
-
-def _limits(dtype: str) -> tuple[int, int]:
-    limits = np.iinfo(dtype)
-    return int(limits.min), int(limits.max)
 
 
 def _masked_fill(op: Call) -> relax.Expr:
@@ -239,7 +232,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("aten.bitwise_left_shift", "aten.__lshift__"), _LEFT),
     **dict.fromkeys(("aten.bitwise_right_shift", "aten.__rshift__"), _RIGHT),
     "aten.bitwise_not": _bitwise_not,
-    "aten.logical_not": _logical_not,
+    "aten.logical_not": lambda op: relax.op.logical_not(op.truth(op.value("self"))),
     **dict.fromkeys(("aten.add", "aten.rsub", "aten.sub"), _sum),
     "aten.mul": partial(_binary, relax.op.multiply, relax.op.logical_and),
     **dict.fromkeys(("aten.div", "aten.floor_divide"), _divide),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import tvm
@@ -26,13 +26,8 @@ from .sizes import Sizes
 if TYPE_CHECKING:
     from torch import fx
 
-    class Converter(Protocol):
-        """Makes a call of a node."""
-
-        def __call__(
-            self, node: fx.Node, *importer: translator.ExportedProgramImporter
-        ) -> relax.Expr:
-            """Return the call."""
+Converter = Callable[..., relax.Expr]
+"""Makes a call of a node; one of `custom_convert_map` gets the importer, too."""
 
 
 class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
@@ -55,19 +50,11 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         self,
         program: torch.export.ExportedProgram,
         converters: dict[str, Converter],
-        *,
-        keep_params_as_input: bool = False,
-        unwrap_unit_return_tuple: bool = False,
-        no_bind_return_tuple: bool = False,
+        options: Mapping[str, bool],
     ) -> tvm.IRModule:
         """Return the module of a program; options are those of TVM's `from_exported_program`."""
-        return self.from_exported_program(
-            program,
-            keep_params_as_input,
-            unwrap_unit_return_tuple,
-            no_bind_return_tuple,
-            converters,
-        )
+        options = {**_OPTIONS, **options}
+        return self.from_exported_program(program, custom_convert_map=converters, **options)
 
     def of_tvm(self, node: fx.Node) -> relax.Expr:
         """Return what TVM's own converter makes of a node."""
@@ -108,7 +95,7 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         for value in self._unlimited:
             limited = self.sizes.limited(value)
             if limited is not None:
-                # TVM keeps a comparison that nothing reads.
+                # No pass of TVM removes a match_cast that nothing reads.
                 self.block_builder.match_cast(value, limited)
         self._unlimited = []
         results: tuple[relax.Expr, ...] = super()._translate_fx_graph(
@@ -162,7 +149,7 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
             raise ValueError(unknown_operators(missing))
         for node in nodes:
             if node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt):
-                # It is a size, and its converter is not asked.
+                # `_converted` returns the size without a call of the converter.
                 self.convert_map.setdefault(node.target.__name__, self._teller(self.of_tvm))
 
     def _telling(self, converters: dict[str, Converter]) -> dict[str, Converter]:
@@ -197,7 +184,7 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
             hint = f". {_FIX_SIZES}" if _has_open_sizes(node) else ""
             why = essential(error)
             if isinstance(error, TypeError) and hint:
-                # It tells of TVM's classes.
+                # TVM's message is about its own classes.
                 why = "it needs a size that is open"
             text = f"TVM's importer cannot read it: {why}{hint}"
             raise refusal_of(node, text) from error
@@ -241,7 +228,7 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
             return
         is_tensor = isinstance(getattr(result, "ty", None), relax.TensorType)
         if is_tensor:
-            # The first of several results.
+            # The converter has made the first of several results.
             others = [user for user in node.users if user.args[1:] != (0,)]
             if len(declared) > 1 and others:
                 wrong = others[0].args[1]
@@ -265,6 +252,9 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         require_declared(_title(node), result, Declared(dtype, sizes), ty)
 
 
+_OPTIONS = dict.fromkeys(
+    ("keep_params_as_input", "unwrap_unit_return_tuple", "no_bind_return_tuple"), False
+)
 _FIX_SIZES = "If the open sizes are why, export the model with fixed ones"
 
 

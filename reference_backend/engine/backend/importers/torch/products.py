@@ -35,48 +35,34 @@ def _linear(op: Call) -> relax.Expr:
     return relax.op.linear(op.value("input"), op.value("weight"), bias, op.result_type)
 
 
-_PLAIN = (
-    (relax.op.nn.conv1d, "NCW", "OIW"),
-    (relax.op.nn.conv2d, "NCHW", "OIHW"),
-    (relax.op.nn.conv3d, "NCDHW", "OIDHW"),
-)
-
-_TRANSPOSED = (
-    (relax.op.nn.conv1d_transpose, "NCW", "IOW"),
-    (relax.op.nn.conv2d_transpose, "NCHW", "IOHW"),
-    (relax.op.nn.conv3d_transpose, "NCDHW", "IODHW"),
-)
+LAYOUTS = ("NCW", "NCHW", "NCDHW")
+"""Of data with one, two and three axes beside batch and channels."""
 
 
 def _convolution(op: Call) -> relax.Expr:
-    x, dtype = op.value("input"), op.result_type
-    axes = x.ty.ndim - 2
+    x, axes, padding = op.value("input"), op.value("input").ty.ndim - 2, op["padding"]
     if not 1 <= axes <= 3:
         op.refuse(f"its data has {axes + 2} axes; supported are 3 to 5, with a batch")
-    padding = op["padding"]
     if isinstance(padding, str):
         op.refuse(f"padding={padding!r} is not supported; supported are numbers")
-    is_transposed = bool(op["transposed"])
-    make, data, kernel = (_TRANSPOSED if is_transposed else _PLAIN)[axes - 1]
+    is_transposed, layout = bool(op["transposed"]), LAYOUTS[axes - 1]
+    make = getattr(relax.op.nn, f"conv{axes}d_transpose" if is_transposed else f"conv{axes}d")
     own = {"output_padding": each(op["output_padding"], axes)} if is_transposed else {}
-    result = op.emit(
-        make(
-            x,
-            op.value("weight"),
-            strides=each(op["stride"], axes),
-            padding=each(padding, axes),
-            dilation=each(op["dilation"], axes),
-            groups=op["groups"],
-            data_layout=data,
-            kernel_layout=kernel,
-            out_dtype=dtype,
-            **own,
-        )
+    result = make(
+        x,
+        op.value("weight"),
+        strides=each(op["stride"], axes),
+        padding=each(padding, axes),
+        dilation=each(op["dilation"], axes),
+        groups=op["groups"],
+        data_layout=layout,
+        kernel_layout=("IO" if is_transposed else "OI") + layout[2:],
+        out_dtype=op.result_type,
+        **own,
     )
     if op["bias"] is None:
         return result
-    bias = op.emit(relax.op.reshape(op.value("bias"), (1, -1, *[1] * axes)))
-    return relax.op.add(result, bias)
+    return relax.op.add(result, relax.op.reshape(op.value("bias"), (1, -1, *[1] * axes)))
 
 
 def each(sizes: int | Sequence[int], axes: int) -> list[int]:

@@ -70,16 +70,13 @@ def read(
     program = _without_state(program)
     convert = _Converters(program, bool(options.get("keep_params_as_input")))
     ours = {}
-    for node in _nodes(program):
-        if node.op != "call_function":
-            continue
+    for node in (node for node in _nodes(program) if node.op == "call_function"):
         _check_op(node, given)
         if node.target.__name__ not in given:
             require_arguments(node, op_name(node) in RULES)
         if op_name(node) in RULES:
             ours[node.target.__name__] = convert
-    importer = Importer(bfloat16)
-    return importer.read(program, {**ours, **given}, **options)
+    return Importer(bfloat16).read(program, {**ours, **given}, options)
 
 
 def _nodes(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
@@ -97,7 +94,7 @@ def _is_quantized(node: torch.fx.Node) -> bool:
 def _decompositions(program: torch.export.ExportedProgram) -> dict[Any, Any]:
     """Return what is taken apart before a program is read."""
     table = torch.export.default_decompositions()
-    # Its parts have sizes such as n // (n // 2), for which TVM takes minutes.
+    # PyTorch's parts of it have sizes such as n // (n // 2), on which TVM spends minutes.
     table.pop(torch.ops.aten.pixel_unshuffle.default, None)
     quantized_ops = {node.target for node in _nodes(program) if _is_quantized(node)}
     if quantized_ops:
@@ -150,12 +147,11 @@ def _check_inputs(program: torch.export.ExportedProgram) -> None:
             if node.op == "placeholder" and node.name == spec.arg.name
             for user in node.users
         ]
-        raise ValueError(
-            f"the program has an input of the kind {spec.kind.name}, which {users[0]} reads: ops "
-            "with effects and objects of Python are not supported; supported are tensors"
-            if users
-            else f"the program has an input of the kind {spec.kind.name}; supported are tensors"
-        )
+        why = f"the program has an input of the kind {spec.kind.name}"
+        if users:
+            why += f", which {users[0]} reads: ops with effects and objects of Python "
+            why += "are not supported"
+        raise ValueError(f"{why}; supported are tensors")
 
 
 def _check_argument(spec: InputSpec) -> None:
@@ -247,7 +243,7 @@ def _without_state(program: torch.export.ExportedProgram) -> torch.export.Export
             f"is state that lasts to the next call; supported are programs without state. {what}"
             f"{hint}."
         )
-    # It may be the user's.
+    # The program may still be the caller's own.
     program = copy.deepcopy(program)
     specs = program.graph_signature.output_specs
     kept = [spec.kind not in _CHANGES for spec in specs]

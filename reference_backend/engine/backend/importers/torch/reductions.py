@@ -177,7 +177,7 @@ def _top(op: Call) -> relax.Expr:
     value = op.value("self")
     if value.ty.ndim == 0:
         return relax.Tuple([value, relax.op.zeros_like(value, "int64")])
-    # Elements in order are also right where any order is.
+    # PyTorch may ask for any order; sorted elements are right, too.
     axis = -1 if op["dim"] is None else op["dim"]
     return relax.op.topk(
         value, k=op["k"], axis=axis, largest=bool(op["largest"]), ret_type="both", dtype="int64"

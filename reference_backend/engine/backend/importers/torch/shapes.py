@@ -9,7 +9,7 @@ from itertools import accumulate
 from tvm import relax
 
 from ..sizes import tiled
-from .call import Call, Rule, sizes_of
+from .call import Call, Rule, part_of, sizes_of
 
 
 def _repeated(op: Call) -> relax.Expr:
@@ -59,14 +59,14 @@ def _split(op: Call) -> relax.Expr:
     axis = int(op["dim"]) % data.ty.ndim
     ends = list(accumulate(lengths))
     parts = [
-        op.emit(relax.op.strided_slice(data, [axis], [start], [end], [1]))
+        op.emit(part_of(data, axis, start, end))
         for start, end in zip([0, *ends], ends, strict=False)
     ]
     return relax.Tuple(parts)
 
 
 def _reshaped(op: Call) -> relax.Expr:
-    """Return the elements in another shape, of which the run compares the count if it is open."""
+    """Return the elements in another shape; the run compares the counts if they are open."""
     data = op.value("self")
     sizes = op.known_sizes(op.result.shape)
     if sizes is None:
@@ -106,7 +106,7 @@ def _unshuffled(op: Call) -> relax.Expr:
 
 
 def _counted(op: Call) -> relax.Expr:
-    """Count; TVM takes the size of what counts down for another one if it is open."""
+    """Count; of an open range that counts down, TVM finds another size."""
     step = op["step"]
     sizes = op.known_sizes(op.result.shape)
     if not isinstance(step, int) or step > 0 or sizes is None or isinstance(sizes[0], int):

@@ -31,7 +31,7 @@ class Given(NamedTuple):
 
 
 def refuses(row: Row) -> bool:
-    """Return whether a rule reads nothing, as it has its own words to refuse an operator."""
+    """Return whether a rule reads nothing: it only refuses the operator, in its own words."""
     return not row["reads"] and "hands_on" not in row
 
 

@@ -10,7 +10,6 @@ from functools import reduce
 import numpy as np
 from onnx import TensorProto
 
-from ...shared.aliases import Array
 from ...shared.messages import FIX_SIZES
 from .node import Node, Rule
 
@@ -21,7 +20,7 @@ _PRECISIONS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 def _attention(node: Node) -> None:
     if node.proto.domain == "com.microsoft":
-        # Another operator of the same name, which TVM reads.
+        # ONNX Runtime's own Attention, which TVM reads.
         node.keep()
         return
     _Attention(node).write()
@@ -36,9 +35,7 @@ class _Attention:
         self.q, self.k, self.v, self.mask, self.past_k, self.past_v, self.filled = names
         get = node.attributes.get
         self.dtype = self.node.dtype(self.q)
-        self.windows = {
-            name: int(get(name, -1)) for name in ("left_window_size", "right_window_size")
-        }
+        self.left, self.right = int(get("left_window_size", -1)), int(get("right_window_size", -1))
         self.is_causal = bool(get("is_causal", 0))
         self.softcap = float(get("softcap", 0.0))
         self.mode = int(get("qk_matmul_output_mode", 0))
@@ -183,7 +180,7 @@ class _Attention:
             weights = node.write("Cast", weights, to=own)
         if not has_empty:
             return weights
-        # Where nothing may be seen, the result is 0; this is how PyTorch writes it.
+        # A query that may see nothing gets 0, in the form in which PyTorch writes it.
         lowest = node.literal(-np.inf, self.dtype)
         seen = node.write("Not", node.write("Equal", scores, lowest))
         numbers = node.write("Cast", seen, to=TensorProto.INT8)
@@ -210,9 +207,9 @@ class _Attention:
             return real, bool(real) and self._hides_all(real)
         lowest, zero = np.array(-np.inf, self.dtype), np.zeros((), self.dtype)
         if not rest:
-            hidden = node.literal(np.where(_all_of(fixed), zero, lowest))
+            hidden = node.literal(np.where(reduce(np.bitwise_and, fixed), zero, lowest))
         else:
-            allowed = [*rest, *([node.literal(_all_of(fixed))] if fixed else [])]
+            allowed = [*rest, *([node.literal(reduce(np.bitwise_and, fixed))] if fixed else [])]
             while len(allowed) > 1:
                 allowed = [node.write("And", *allowed[:2]), *allowed[2:]]
             hidden = node.write("Where", allowed[0], node.literal(zero), node.literal(lowest))
@@ -224,7 +221,7 @@ class _Attention:
         return array is None or bool(np.isneginf(array).all(axis=-1).any())
 
     def _padded(self, mask: str) -> str:
-        """Return a mask for all keys: what it does not have is hidden."""
+        """Return a mask for all keys: those behind its end are hidden."""
         sizes = self.node.sizes(mask)
         if sizes is None or sizes[-1] is None:
             return mask
@@ -254,7 +251,7 @@ class _Attention:
             keys = np.arange(self._key_steps("nonpad_kv_seqlen"), dtype="int64")
             filled = node.reshape(self.filled, (-1, 1, 1, 1))
             masks.append(node.write("Less", node.literal(keys.reshape(1, 1, 1, -1)), filled))
-        left, right = self.windows.values()
+        left, right = self.left, self.right
         limits = [("is_causal", "LessOrEqual", 0)] if self.is_causal else []
         limits += [("right_window_size", "LessOrEqual", right)] if right >= 0 else []
         limits += [("left_window_size", "GreaterOrEqual", -left)] if left >= 0 else []
@@ -271,16 +268,12 @@ class _Attention:
         return masks
 
 
-def _all_of(masks: list[Array]) -> Array:
-    return reduce(np.bitwise_and, masks)
-
-
 # ---- RotaryEmbedding ----------------------------------------------------------------------------
 
 
 def _rotary_embedding(node: Node) -> None:
     if node.proto.domain == "com.microsoft":
-        # Another operator of the same name.
+        # ONNX Runtime's own RotaryEmbedding.
         node.keep()
         return
     x, cos, sin, positions = node.inputs(4)
@@ -296,7 +289,7 @@ def _rotary_embedding(node: Node) -> None:
         if not heads:
             node.refuse("num_heads is missing")
         size //= heads
-        # The heads stay behind the steps, as they are.
+        # The heads need not move before the steps.
         x = node.reshape(x, (0, 0, heads, size))
     if positions:
         cos, sin = (node.write("Gather", name, positions, axis=0) for name in (cos, sin))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes an ONNX graph none that can be computed, before anyone reads it."""
+"""Refuses ONNX graphs that cannot be computed, before anything reads them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .graph import OWN, graphs_of, opset_of, refuse, title_of
 
 
 def require_sound(model: ModelProto) -> None:
-    """Refuse a model whose nodes do not come each after those that it reads."""
+    """Refuse a model with a node that reads what no earlier node computes."""
     for value in model.graph.input:
         _require_tensor(value)
     opset, latest = opset_of(model), defs.onnx_opset_version()

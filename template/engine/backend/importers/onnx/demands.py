@@ -107,12 +107,12 @@ def reduced(op: str, asked: Asked) -> Sequence[int]:
 def _equal(
     asked: Asked, places: Sequence[tuple[int, int]], broadcasts: bool = False
 ) -> Iterator[Demand]:
-    """Demand that sizes are equal: an open one is taken for the number among them."""
+    """Demand that sizes are equal: open ones must be the number among them, if there is one."""
     compared: list[tuple[int, int, Element]] = []
     for place, axis in places:
         size = asked.at(place, axis)
         if size is not None and broadcasts and proves(size <= 1):
-            # Such as that of the first element alone.
+            # For example, the size of a part with the first element alone.
             yield Demand(place, axis, 1)
         elif size is not None:
             compared.append((place, axis, size))
@@ -122,6 +122,12 @@ def _equal(
     for place, axis, size in compared:
         if is_open(size):
             yield Demand(place, axis, [*numbers, *symbols, *sizes][0])
+
+
+def _alike(asked: Asked, place: int, other: int, count: int) -> Iterator[Demand]:
+    """Demand that the first sizes of two inputs are equal."""
+    for axis in range(count):
+        yield from _equal(asked, [(place, axis), (other, axis)])
 
 
 def _at_least(asked: Asked, place: int, axis: int, size: Element) -> Iterator[Demand]:
@@ -145,7 +151,7 @@ def _broadcast(asked: Asked, places: Sequence[int], end: int = 0) -> Iterator[De
 
 
 def _reduction(op: str, asked: Asked) -> Iterator[Demand]:
-    """Demand an element: of none, TVM's kernels leave the result as they find it."""
+    """Demand an element: without one, TVM's kernels do not write the result."""
     for axis in reduced(op, asked):
         yield from _at_least(asked, 0, axis, 1)
 
@@ -167,10 +173,6 @@ def _blocks(axes: Sequence[int], power: int, asked: Asked) -> Iterator[Demand]:
     """Demand that sizes are multiples of a power of the size of blocks."""
     for axis in axes:
         yield from _multiple(asked, 0, axis, asked.attributes.get("blocksize", 1) ** power)
-
-
-def _elementwise(asked: Asked) -> Iterator[Demand]:
-    yield from _broadcast(asked, range(len(asked.sizes)))
 
 
 def _matmul(asked: Asked) -> Iterator[Demand]:
@@ -306,7 +308,7 @@ def _expand(asked: Asked) -> Iterator[Demand]:
         back = axis - len(asked.of(0))
         target = shape[back] if -back <= len(shape) else 1
         if is_open(target) and not is_open(size) and size > 1:
-            # It is one of both.
+            # The target is 1 or the size.
             yield Demand(0, axis, simple(size + (target - 1) * (target - size)), True)
 
 
@@ -349,15 +351,13 @@ def _gather_elements(asked: Asked) -> Iterator[Demand]:
 
 def _scatter_elements(asked: Asked) -> Iterator[Demand]:
     yield from _gather_elements(asked)
-    for axis in range(len(asked.of(1))):
-        yield from _equal(asked, [(1, axis), (2, axis)])
+    yield from _alike(asked, 1, 2, len(asked.of(1)))
 
 
 def _gather_nd(asked: Asked) -> Iterator[Demand]:
     batches = asked.attributes.get("batch_dims", 0)
     yield from _places(asked, batches)
-    for axis in range(batches):
-        yield from _equal(asked, [(0, axis), (1, axis)])
+    yield from _alike(asked, 0, 1, batches)
 
 
 def _scatter_nd(asked: Asked) -> Iterator[Demand]:
@@ -366,8 +366,7 @@ def _scatter_nd(asked: Asked) -> Iterator[Demand]:
     if depth is None or is_open(depth):
         return
     outer = len(asked.of(1)) - 1
-    for axis in range(outer):
-        yield from _equal(asked, [(1, axis), (2, axis)])
+    yield from _alike(asked, 1, 2, outer)
     for axis in range(len(asked.of(0)) - int(depth)):
         yield from _equal(asked, [(0, int(depth) + axis), (2, outer + axis)])
 
@@ -382,11 +381,6 @@ def _grid_sample(asked: Asked) -> Iterator[Demand]:
     yield Demand(1, len(asked.of(1)) - 1, len(asked.of(0)) - 2)
 
 
-def _max_unpool(asked: Asked) -> Iterator[Demand]:
-    for axis in range(len(asked.of(0))):
-        yield from _equal(asked, [(0, axis), (1, axis)])
-
-
 _ELEMENTWISE = (
     *("Add", "And", "BiasGelu", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div"),
     *("Equal", "FastGelu", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean"),
@@ -399,7 +393,7 @@ _REDUCTIONS = (
     *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
 )
 _RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys(_ELEMENTWISE, lambda asked: _broadcast(asked, range(len(asked.sizes)))),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _normalization),
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), _quantization),
     **dict.fromkeys(("MatMul", "MatMulInteger", "MatMulInteger16"), _matmul),
@@ -418,7 +412,7 @@ _RULES: Mapping[str, _Rule] = {
     "GridSample": _grid_sample,
     "GroupNormalization": _group_normalization,
     "MaxRoiPool": partial(_fixed, [], [(1, 1, 5)]),
-    "MaxUnpool": _max_unpool,
+    "MaxUnpool": lambda asked: _alike(asked, 0, 1, len(asked.of(0))),
     "NonMaxSuppression": partial(_fixed, [[(0, 0), (1, 0)], [(0, 1), (1, 2)]], [(0, 2, 4)]),
     "Pad": _pad,
     "Reshape": _reshape,

@@ -177,7 +177,7 @@ class _Einsum:
             return _Term(node.write("Mul", rows, columns), [*batch, *left, *right])
         rows = self._in_order(x, [*batch, *left, *inner])
         columns = self._in_order(y, [*batch, *inner, *right])
-        # Without a batch, a matrix is multiplied with whatever is before it.
+        # Without a batch, MatMul takes any number of axes before the last one.
         axes = [left] if batch else [[label] for label in left]
         groups = [*([label] for label in batch), *(axes if left else [[]])]
         rows = self._merged(rows, [*groups, inner])
@@ -207,7 +207,7 @@ class _Einsum:
 
     def _reshaped(self, name: str, sizes: Sequence[int], groups: Sequence[Sequence[str]]) -> str:
         if list(sizes).count(-1) > 1:
-            # Axes in front that stay as they are keep their size.
+            # A 0 keeps the size of an axis in front.
             lead = next((i for i, g in enumerate(groups) if len(g) != 1), 0)
             sizes = [*[0] * lead, *sizes[lead:]]
         if list(sizes).count(-1) > 1:

@@ -54,17 +54,14 @@ def _branches(graph: GraphProto) -> Iterator[str]:
     """Generate the names of the nodes If, in the order in which TVM finishes them."""
     for node in graph.node:
         if node.op_type == "If":
-            # TVM reads this one first, whichever comes first in the file.
+            # TVM reads the then_branch first, whatever the order in the file is.
             for branch in sorted(node.attribute, key=lambda branch: branch.name != "then_branch"):
                 yield from _branches(branch.g)
             yield node.name or next(iter(node.output), "")
 
 
-def _print_nothing(*_: object) -> None:
-    """Stand in for print: TVM prints an operator that it cannot convert, which the error names."""
-
-
-_construct_nodes = with_classes(ONNXGraphImporter._construct_nodes, print=_print_nothing)
+# TVM prints an operator that it cannot convert, which the error names.
+_construct_nodes = with_classes(ONNXGraphImporter._construct_nodes, print=lambda *_: None)
 
 
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
@@ -126,7 +123,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         """Read all nodes, and compare what they became with the types of the model."""
         try:
             for node in graph.node:
-                # One by one, as TVM also fails between the nodes.
+                # Node by node, so that errors of TVM between them have a node, too.
                 with refused_at(f"ONNX node {self._title(node)}", str):
                     _construct_nodes(self, SimpleNamespace(node=[node]))
         except Exception:
@@ -147,7 +144,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         return self._authors.get(name) or title_of(node)
 
     def _author_of(self, name: str, op: str) -> str:
-        """Return the node of the user's model: operators that replace one are named after it."""
+        """Return the name of the user's node that a node replaces: its own without the operator."""
         original = name.removesuffix(f"_{op}")
         return original if name not in self._authors and original in self._authors else name
 
@@ -194,7 +191,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
                     result = self._converted(op_name, given, attrs, opset)
                     result = self._symbols.as_tensor(result)
                 if op_name == "NonMaxSuppression":
-                    # Before other operators read the most that can be selected as the size.
+                    # Here, before another operator takes the largest number of boxes for the size.
                     unsized = self.bb.emit(of_unknown_size(result))
                     result = self.bb.match_cast(unsized, type_of_selection(result))
             span = self.bb.span
@@ -215,7 +212,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         except TypeError as error:
             if not any(map(_has_unknown_sizes, inputs)):
                 raise
-            # It tells of TVM's classes.
+            # TVM's message is about its own classes.
             raise ValueError(
                 "it needs the sizes of its input, which the model does not tell"
             ) from error

@@ -51,7 +51,7 @@ def normalize(model: ModelProto, outline: ModelProto, is_folded: bool = False) -
     _rewrite(result.graph, opset_of(result), None)
     for value in result.graph.output:
         if value.type.HasField("tensor_type"):
-            # ONNX's checker, which TVM asks, wants one.
+            # TVM runs ONNX's checker, which demands a shape.
             value.type.tensor_type.shape.SetInParent()
     # Before version 4, constants had to be inputs too.
     result.ir_version = max(result.ir_version, 4)
@@ -82,7 +82,7 @@ def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
         rule = RULES.get(node.op_type)
         if rule is not None and node.domain in DOMAINS:
             require_rule(node, opset, graph.constant)
-            # Such as an infinite scale, which no valid node has.
+            # For example, of a scale that is infinite, which no valid node has.
             with refused_at(f"ONNX node {title_of(node)}", str):
                 rule(Node(node, graph))
         elif quantized.is_unknown(node):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of no elements, of which TVM's kernels leave the result as they find it."""
+"""Reductions of no elements, whose results TVM's kernels do not write."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ _OF_NOTHING: Mapping[str, float] = {
 
 
 def of_nothing(op: str, x: relax.Expr | None, asked: Asked) -> relax.Expr | None:
-    """Return what a reduction of no elements is.
-
-    None if it is no such reduction.
-    """
+    """Return what a reduction of no elements is; None of other operators."""
     sizes = list(asked.of(0))
     axes = {axis % len(sizes) for axis in reduced(op, asked)}
     if x is None or all(is_open(sizes[axis]) or sizes[axis] for axis in axes):
@@ -41,8 +38,7 @@ def of_nothing(op: str, x: relax.Expr | None, asked: Asked) -> relax.Expr | None
             f"ONNX does not say what it makes of no elements, which its first input has along the "
             f"axes {sorted(axes)}; supported is at least one"
         )
-    if asked.attributes.get("keepdims", 1):
-        result = [1 if axis in axes else size for axis, size in enumerate(sizes)]
-    else:
-        result = [size for axis, size in enumerate(sizes) if axis not in axes]
+    is_kept = asked.attributes.get("keepdims", 1)
+    kept = [axis for axis in range(len(sizes)) if is_kept or axis not in axes]
+    result = [1 if axis in axes else sizes[axis] for axis in kept]
     return relax.op.broadcast_to(relax.const(value, dtype), relax.ShapeExpr(result))

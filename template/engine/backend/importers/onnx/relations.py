@@ -30,7 +30,7 @@ class Relations:
     def kept(
         self, op: str, inputs: Sequence[relax.Expr | None], asked: Asked
     ) -> Sequence[relax.Expr | None]:
-        """Return the inputs of a node, with sizes of which the program checks what it asks."""
+        """Return the inputs of a node, after checks of the sizes that the node demands."""
         read = asked.elements(1) if op in ("Expand", "Reshape") else ()
         if not any(is_open(size) for sizes in (*asked.sizes, read) for size in sizes or ()):
             return inputs
@@ -68,8 +68,8 @@ class Relations:
         return self._builder.emit(relax.op.reshape(x, relax.ShapeExpr(sizes)))
 
     def _cast(self, x: relax.Expr, sizes: Sequence[Element]) -> relax.Expr:
-        """Return a tensor after a check of its sizes, those that are symbols but for 0."""
-        # TVM would take a new symbol for defined here, and write its size for it everywhere.
+        """Return a tensor after a check of its sizes; that of a new symbol does not see a 0."""
+        # TVM would take a new symbol as defined here, and replace it by its size everywhere.
         checked = [
             largest(size, 1) if _is_new(size, now) else size
             for size, now in zip(sizes, x.ty.shape.values, strict=True)

@@ -83,7 +83,7 @@ def _keep(node: Node, attributes: Mapping[str, object], coordinates: str) -> Non
         node.keep()
         return
     if coordinates == "half_pixel_symmetric":
-        # They differ only where the size times the scale is not whole.
+        # Both are the same where the size times the scale is whole.
         coordinates = "half_pixel"
     x, roi, scales, sizes = node.inputs(4)
     is_nearest = attributes.get("mode", "nearest") == "nearest"
@@ -92,7 +92,7 @@ def _keep(node: Node, attributes: Mapping[str, object], coordinates: str) -> Non
     if coordinates not in _READ_BY_TVM:
         what = f"coordinate_transformation_mode={coordinates}"
     elif sizes and is_floor and coordinates == "asymmetric":
-        # TVM divides by the scale as an integer, if it is one.
+        # TVM divides integers if the scale is whole.
         what = f"{coordinates} with nearest_mode=floor"
     if what:
         node.refuse(f"{what} needs the sizes of its input {x!r} and of its result; {FIX_SIZES}")
@@ -168,7 +168,7 @@ def _axes(node: Node, attributes: Mapping[str, object], coordinates: str) -> lis
 
 
 def _given(node: Node) -> tuple[Array | None, Array | None, Array | None]:
-    """Return the scales, sizes and regions of a node, each if it is given and known."""
+    """Return the scales, sizes and regions of a node; None for each that is not known."""
     if "scales" in node.attributes:
         return np.array(node.attributes["scales"]), None, None
     if node.graph.opset < 11:
@@ -234,7 +234,7 @@ def _positions(node: Node, axis: _Axis, coordinates: str) -> Array:
     if coordinates == "half_pixel_symmetric":
         adjusted = np.float32(axis.result) / (scale * np.float32(axis.size))
         offset = np.float32(axis.size / 2) * (np.float32(1) - adjusted)
-        # It rounds the sum only, as far as its results tell.
+        # ONNX Runtime seems to round the sum only.
         total = offset.astype("float64") + (x + half) / np.float64(scale) - 0.5
         positions = total.astype("float32")
     elif coordinates == "pytorch_half_pixel":

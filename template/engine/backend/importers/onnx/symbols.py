@@ -138,7 +138,7 @@ class Symbols:
         if not any(map(is_open, sizes)):
             return inputs
         if attributes.get("allowzero") and 0 in [size for size in sizes if not is_open(size)]:
-            # In a shape of TVM, it stands for the size of the input.
+            # In a shape of TVM, a 0 stands for the size of the input.
             raise ValueError("a size of 0 beside open ones is not supported with allowzero=1")
         result = list(inputs)
         result[place] = relax.ShapeExpr(sizes)
@@ -183,7 +183,7 @@ class Symbols:
         return tensors[0] if len(tensors) == 1 else relax.Tuple(tensors)
 
     def _tensor(self, elements: Array, dtype: str) -> relax.Expr:
-        """Return a tensor with these elements, and remember them."""
+        """Return a tensor with given elements, and remember them."""
         flat = [simple(size) for size in elements.reshape(-1)]
         if all(isinstance(size, int) for size in flat):
             result = relax.const(np.array(flat, dtype).reshape(elements.shape), dtype)
@@ -243,7 +243,7 @@ class Symbols:
         return self._builder.normalize(numbers)
 
     def _sliced(self, x: relax.Expr | None, *given: relax.Expr | None) -> relax.Expr:
-        """Return a part between ends that TVM takes for such as lie in the tensor."""
+        """Return a part of a tensor, with ends inside it, so that TVM need not limit them."""
         sizes = _sizes_of(x)
         names = ("starts", "ends", "axes", "steps")
         bounds = [
@@ -343,7 +343,7 @@ def _mirrored(place: Element, size: Element) -> Element:
 
 
 def _is_negative(place: Element, size: Element) -> bool:
-    """Whether a place is counted from the end. Of an axis without elements, it does not matter."""
+    """Whether a place is counted from the end, of an axis that has elements."""
     if proves(place >= 0, size):
         return False
     if proves(place < 0, size):
@@ -363,7 +363,7 @@ def _require_one_type(op: str, inputs: Sequence[relax.Expr | None]) -> str:
 def _moved(
     op: str, elements: Sequence[Array | None], attributes: Attributes, opset: int
 ) -> Sequence[Array]:
-    """Return the results of an operator that only moves elements, by the numbers of these."""
+    """Return the results of an operator that only moves elements: it is run on their numbers."""
     data = _MOVES[op] or range(len(elements))
     table: list[object] = []
     given: dict[str, Array] = {}

@@ -91,7 +91,7 @@ def _fill(inferred: ValueInfoProto, value: ValueInfoProto, with_sizes: bool) -> 
     said = value.type.tensor_type.shape.dim
     if inferred.type.WhichOneof("value") is None:
         inferred.type.CopyFrom(value.type)
-        # Of no dimensions are also results whose shape an exporter did not know.
+        # Exporters write no dimensions for a shape that they do not know, too.
         if not (with_sizes and said):
             inferred.type.tensor_type.ClearField("shape")
         return

@@ -103,7 +103,7 @@ def _require_inferred(outline: ModelProto) -> None:
     except Exception as error:
         for line in str(error).splitlines():
             entries = list(_ENTRY.finditer(line))
-            # What is inside a function of ONNX itself has no number: the inference is wrong there.
+            # Nodes inside functions of ONNX itself have no number, and ONNX infers them wrongly.
             number = int(entries[-1][1] or -1) if entries else -1
             if number >= 0 and nodes[number].op_type not in _LENIENT:
                 said = _NOISE.sub("", line[entries[-1].end() :]).strip().rstrip(".")
@@ -119,7 +119,7 @@ def _require_results(graph: GraphProto, outline: GraphProto, with_sizes: bool) -
     results = {value.name for value in graph.output}
     for name in sorted(said.keys() & inferred.keys()):
         declares, infers = said[name], inferred[name]
-        # Of no dimensions are also results whose shape an exporter did not know.
+        # Exporters write no dimensions for a shape that they do not know, too.
         shape = declares.shape if with_sizes and name in results and declares.shape else None
         if shape is not None:
             shape = [None if size == -1 else size for size in shape]

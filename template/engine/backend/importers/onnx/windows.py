@@ -95,7 +95,7 @@ def _explicit(node: Node, axes: Sequence[_Axis]) -> list[_Axis]:
 
 
 def _write(node: Node, axes: Sequence[_Axis], x: str = "", **attributes: object) -> None:
-    """Write the node with these paddings."""
+    """Write the node with the paddings of axes."""
     kept = {name: value for name, value in node.attributes.items() if name != "auto_pad"}
     pads = [axis.begin for axis in axes] + [axis.end for axis in axes]
     inputs = [x or node.proto.input[0], *node.proto.input[1:]]
@@ -121,7 +121,7 @@ def _conv_transpose(node: Node) -> None:
         _write(node, [axis.padded(0, 0) for axis in axes])
         return
     for index, axis in enumerate(axes):
-        # Without a size that is wanted, it is the stride times that of the input.
+        # Without output_shape, the result is as large as the input, times the stride.
         total = axis.extent + behind[index] - axis.stride
         if shape is not None:
             size = _known_size(node, axis, "output_shape")
@@ -145,13 +145,14 @@ def _pool(node: Node) -> None:
     counts_pads = node.attributes.get("count_include_pad", 0)
     if node.attributes.get("ceil_mode", 0):
         is_mean_or_max = node.proto.op_type != "LpPool"
-        if is_mean_or_max and not counts_pads and all(map(_fits, axes)):
-            # TVM reads it rightly, whatever the size is.
+        fits = all(axis.begin == axis.end == 0 and axis.stride <= axis.extent for axis in axes)
+        if is_mean_or_max and not counts_pads and fits:
+            # Each position begins in the input, whatever its size is: TVM reads it rightly.
             _write(node, axes)
             return
         ends = [_end_of_last(node, axis) for axis in axes]
         if counts_pads and ends != [axis.end for axis in axes]:
-            # The elements that are counted end with the padding; those that ceil_mode adds do not.
+            # The mean counts the elements of the padding, but not those that ceil_mode adds.
             x = _with_zeros(node, x, axes)
             ends = [end - axis.end for end, axis in zip(ends, axes, strict=True)]
             axes = [axis.padded(0, 0) for axis in axes]
@@ -160,18 +161,13 @@ def _pool(node: Node) -> None:
     _write(node, axes, x, **attributes)
 
 
-def _fits(axis: _Axis) -> bool:
-    """Whether each position begins in the input, whatever its size is."""
-    return axis.begin == axis.end == 0 and axis.stride <= axis.extent
-
-
 def _end_of_last(node: Node, axis: _Axis) -> int:
     """Return the padding with which the last position lies in the input as a whole."""
     size = _known_size(node, axis, "ceil_mode")
     room = size + axis.begin + axis.end - axis.extent
     last = -(-room // axis.stride) * axis.stride
     if last >= size + axis.begin:
-        # A position that begins behind the input is none.
+        # A window that begins behind the input does not count.
         last -= axis.stride
     return max(axis.end, last + axis.extent - size - axis.begin)
 

@@ -87,7 +87,7 @@ class Places(Tensors):
     def _matrix_set_diag(self, op: tflite.Operator) -> relax.Expr:
         data, diagonal = self.get_input_tensors(op)
         *_, rows, columns = shape = self.get_tensor_shape(data)
-        # Rows and columns have one index on the diagonal: that of the shorter side is right.
+        # Row and column are the same on the diagonal: the shorter side has no others.
         axis = len(shape) - 1 if rows <= columns else len(shape) - 2
         value = relax.op.expand_dims(self.get_tensor_expr(diagonal), [axis])
         is_diagonal = constant(np.eye(rows, columns, dtype=bool))
@@ -129,7 +129,7 @@ class Places(Tensors):
             sizes = [int(options.NewShape(i)) for i in range(options.NewShapeLength())]
         elements = math.prod(self.get_tensor_shape(data))
         if sizes == [0] and elements == 1:
-            # So old converters write a scalar.
+            # Old converters write the shape of a scalar as [0].
             sizes = []
         if -1 in sizes:
             count = -math.prod(sizes)
@@ -147,7 +147,7 @@ class Places(Tensors):
         indices, updates, size = self.get_input_tensors(op)
         zeros = relax.op.zeros(self.integers(size), self.dtype(updates))
         places = relax.op.astype(self.get_tensor_expr(indices), "int64")
-        # Values of the same place are summed.
+        # LiteRT sums values that go to the same place.
         return relax.op.scatter_nd(zeros, places, self.get_tensor_expr(updates), "add")
 
     def _sparse_to_dense(self, op: tflite.Operator) -> relax.Expr:

@@ -143,7 +143,7 @@ class Values(Tensors):
         value, shape = self.get_tensor_expr(condition), self.get_tensor_shape(condition)
         rank = len(self.get_tensor_shape(x))
         if len(shape) == 1 and rank > 1:
-            # It selects rows.
+            # A vector as condition selects rows.
             value = relax.op.reshape(value, [*shape, *[1] * (rank - 1)])
         return relax.op.where(value, self.get_tensor_expr(x), self.get_tensor_expr(y))
 

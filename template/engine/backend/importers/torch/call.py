@@ -62,7 +62,7 @@ class Call:
         return op_name(self.node).rpartition(".")[2]
 
     def refuse(self, text: str) -> NoReturn:
-        """Raise that something about it is not supported."""
+        """Raise that something about the node is not supported."""
         raise refusal_of(self.node, text)
 
     def emit(self, value: relax.Expr) -> relax.Var:
@@ -278,6 +278,11 @@ def permuted(op: Call, value: relax.Expr, order: Sequence[int]) -> relax.Expr:
     if list(order) == sorted(order):
         return value
     return op.emit(relax.op.permute_dims(value, list(order)))
+
+
+def part_of(value: relax.Expr, axis: int, start: Size, end: Size, step: int = 1) -> relax.Expr:
+    """Return the part of a tensor between two places of an axis."""
+    return relax.op.strided_slice(value, [axis], [start], [end], [step])
 
 
 def inverse(order: Sequence[int]) -> list[int]:

@@ -14,7 +14,7 @@ from .call import Call, Make, Rule, is_real, sizes_of
 def _function(make: Make, op: Call) -> relax.Expr:
     """Compute a real function, also of integers."""
     dtype = op.result_type
-    # LLVM has these in float32 only.
+    # LLVM has some functions in float32 only.
     inner = "float32" if dtype == "float16" and op.name in _SINGLE else dtype
     return op.cast(op.emit(make(op.operand("self", inner))), dtype)
 
@@ -29,30 +29,12 @@ def _rounded(make: Make, op: Call) -> relax.Expr:
     return make(op.operand("self", dtype))
 
 
-def _numbers(make: Make, op: Call) -> relax.Expr:
-    """Compute a function of numbers; of booleans it is the identity."""
-    value = op.value("self")
-    return value if op.result_type == "bool" else make(value)
-
-
-def _negative(op: Call) -> relax.Expr:
+def _signed(make: Make, of_unsigned: Make, op: Call) -> relax.Expr:
+    """Compute a function of numbers, of unsigned ones in another way; booleans stay."""
     value, dtype = op.value("self"), op.result_type
-    if not dtype.startswith("u"):
-        return _numbers(relax.op.negative, op)
-    # TVM multiplies by -1, which these types lack.
-    return relax.op.subtract(relax.const(0, dtype), value)
-
-
-def _sign(op: Call) -> relax.Expr:
-    value, dtype = op.value("self"), op.result_type
-    if not dtype.startswith("u"):
-        return _numbers(relax.op.sign, op)
-    return relax.op.minimum(value, relax.const(1, dtype))
-
-
-def _absolute(op: Call) -> relax.Expr:
-    value = op.value("self")
-    return value if op.result_type.startswith(("u", "bool")) else relax.op.abs(value)
+    if dtype == "bool":
+        return value
+    return of_unsigned(value) if dtype.startswith("u") else make(value)
 
 
 def _tested(make: Make, of_integers: bool, op: Call) -> relax.Expr:
@@ -67,10 +49,6 @@ def _tested(make: Make, of_integers: bool, op: Call) -> relax.Expr:
 def _of(constant: float, make: Make) -> Make:
     """Return a function of the logarithm with a factor."""
     return lambda x: make(relax.op.log(x), relax.const(constant, x.ty.dtype))
-
-
-def _reciprocal(x: relax.Expr) -> relax.Expr:
-    return relax.op.divide(relax.const(1, x.ty.dtype), x)
 
 
 def _exp_minus_one(x: relax.Expr) -> relax.Expr:
@@ -142,15 +120,20 @@ _FUNCTIONS: dict[str, Make] = {
     "log10": _of(math.log(10), relax.op.divide),
     "log1p": _log_plus_one,
     "log2": _of(math.log(2), relax.op.divide),
-    "reciprocal": _reciprocal,
+    "reciprocal": lambda x: relax.op.divide(relax.const(1, x.ty.dtype), x),
 }
 
 RULES: dict[str, Rule] = {
     **{f"aten.{name}": partial(_function, make) for name, make in _FUNCTIONS.items()},
     "aten.logaddexp": _log_sum,
-    "aten.abs": _absolute,
-    "aten.neg": _negative,
-    "aten.sign": _sign,
+    "aten.abs": partial(_signed, relax.op.abs, lambda x: x),
+    # TVM multiplies by -1, which unsigned types lack.
+    "aten.neg": partial(
+        _signed, relax.op.negative, lambda x: relax.op.subtract(relax.const(0, x.ty.dtype), x)
+    ),
+    "aten.sign": partial(
+        _signed, relax.op.sign, lambda x: relax.op.minimum(x, relax.const(1, x.ty.dtype))
+    ),
     "aten.relu": lambda op: relax.op.nn.relu(op.value("self")),
     "aten.elu": _elu,
     "aten.ceil": partial(_rounded, relax.op.ceil),

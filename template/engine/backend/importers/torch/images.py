@@ -74,7 +74,7 @@ def _factors(op: Call, count: int) -> list[float | None]:
 
 
 def _is_by_ratio(op: Call, before: list[int], after: list[int]) -> bool:
-    """Whether the factors are those of the sizes."""
+    """Whether each factor is the ratio of the sizes."""
     factors = _factors(op, len(before))
     return all(
         factor is None or size * factor == count
@@ -157,7 +157,7 @@ def _affine_grid(op: Call) -> relax.Expr:
     if not all(isinstance(number, int) for number in size):
         op.refuse("sizes that are open are not supported; supported are fixed ones")
     rows = len(size) - 2
-    # The coordinates are what the op makes of matrices that pick one each.
+    # Matrices that pick one coordinate each make the op return the coordinates.
     picks = torch.zeros(rows + 1, rows, rows + 1, dtype=torch.float64)
     picks[:, 0, :] = torch.eye(rows + 1, dtype=torch.float64)
     base = op.node.target(picks, [rows + 1, *size[1:]], op["align_corners"])[..., 0]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tvm import relax, tirx
 
-from .call import Call, Rule, inverse, permuted, sizes_of
+from .call import Call, Rule, inverse, part_of, permuted, sizes_of
 
 
 def _axis(op: Call, value: relax.Expr) -> int:
@@ -151,7 +151,7 @@ def _replaced(op: Call, data: relax.Expr, values: relax.Expr, indices: _Indices)
     places = relax.const(np.arange(size).reshape(shape), "int64")
     place = op.emit(relax.op.reshape(indices.tensors[0], [1] * rank))
     if not indices.rank and values.ty.ndim >= rank - axis:
-        # The values lack the axis.
+        # Values that are selected by a scalar index lack the axis.
         values = op.emit(relax.op.expand_dims(values, axis=values.ty.ndim - (rank - 1 - axis)))
     is_it = op.emit(relax.op.equal(places, place))
     return relax.op.where(is_it, values, data)
@@ -186,7 +186,7 @@ def _cropped(op: Call, value: relax.Expr, index: relax.Expr, but: int | None) ->
     sizes, counts = sizes_of(value), sizes_of(index)
     for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
         if axis != but and str(size) != str(count):
-            value = op.emit(relax.op.strided_slice(value, [axis], [0], [count], [1]))
+            value = op.emit(part_of(value, axis, 0, count))
     return value
 
 
@@ -242,9 +242,9 @@ def _between(op: Call, data: relax.Expr, source: relax.Expr, axis: int) -> relax
         )
     first = start if start >= 0 else size + start
     parts = [
-        op.emit(relax.op.strided_slice(data, [axis], [0], [first], [1])),
+        op.emit(part_of(data, axis, 0, first)),
         source,
-        op.emit(relax.op.strided_slice(data, [axis], [first + count], [size], [1])),
+        op.emit(part_of(data, axis, first + count, size)),
     ]
     parts = parts[1:] if start == 0 else parts
     parts = parts[:-1] if op["end"] in (None, sys.maxsize) else parts
@@ -262,12 +262,12 @@ def _select(op: Call) -> relax.Expr:
         index %= size
     elif index < 0:
         last = size if index == -1 else index + 1
-        part = op.emit(relax.op.strided_slice(data, [axis], [index], [last], [1]))
-        # It has no element if the axis is shorter.
+        part = op.emit(part_of(data, axis, index, last))
+        # The part is empty if the axis is too short.
         part = op.checked(part, [*sizes[:axis], 1, *sizes[axis + 1 :]])
         return relax.op.squeeze(part, [axis])
     elif not op.is_natural(size - (index + 1)):
-        # TVM reads whatever is behind a shorter axis.
+        # TVM would read behind the end of an axis that is too short.
         op.checked(data, [*sizes[:axis], tirx.max(size, index + 1), *sizes[axis + 1 :]])
     return relax.op.take(data, relax.const(index, "int64"), axis=axis)
 
@@ -333,7 +333,7 @@ def _narrowed(op: Call) -> relax.Expr:
         op.refuse("bounds that the run computes are not supported; supported are numbers")
     if start < 0:
         start += op.fixed_sizes(data, [axis])[0]
-    return relax.op.strided_slice(data, [axis], [start], [start + length], [1])
+    return part_of(data, axis, start, start + length)
 
 
 def _slice(op: Call) -> relax.Expr:
@@ -345,12 +345,12 @@ def _slice(op: Call) -> relax.Expr:
         first, last, _ = slice(start, end, step).indices(sizes[axis])
         if (first, last, step) == (0, sizes[axis], 1):
             return data
-        return relax.op.strided_slice(data, [axis], [first], [max(first, last)], [step])
+        return part_of(data, axis, first, max(first, last), step)
     if end is None or end == sys.maxsize:
         if (start or 0) == 0 and step == 1:
             return data
         if isinstance(start or 0, int):
-            return relax.op.strided_slice(data, [axis], [start or 0], [sizes[axis]], [step])
+            return part_of(data, axis, start or 0, sizes[axis], step)
     return op.by_tvm()
 
 

@@ -12,11 +12,10 @@ from tvm import relax
 
 from ...shared.aliases import Array
 from .call import Call, Rule, sizes_of
-from .products import each
+from .products import LAYOUTS, each
 
 _MAX = (relax.op.nn.max_pool1d, relax.op.nn.max_pool2d, relax.op.nn.max_pool3d)
 _MEAN = (relax.op.nn.avg_pool1d, relax.op.nn.avg_pool2d, relax.op.nn.avg_pool3d)
-_LAYOUTS = ("NCW", "NCHW", "NCDHW")
 
 
 def _dimensions(op: Call) -> int:
@@ -72,7 +71,7 @@ def _mean_pool(op: Call, x: relax.Expr) -> list[relax.Expr]:
         padding=[*window.padding, *after],
         ceil_mode=False,
         count_include_pad=includes,
-        layout=_LAYOUTS[axes - 1],
+        layout=LAYOUTS[axes - 1],
     )
     counts: Array | None = None if divisor is None else np.array(divisor)
     if any(beyond) and includes:
@@ -100,7 +99,7 @@ def _max_pool(op: Call, x: relax.Expr) -> list[relax.Expr]:
         padding=window.padding,
         dilation=window.dilation,
         ceil_mode=bool(op["ceil_mode"]),
-        layout=_LAYOUTS[axes - 1],
+        layout=LAYOUTS[axes - 1],
     )
     if not _reads_index(op):
         return [values]
@@ -132,7 +131,7 @@ def _adaptive_max_pool(op: Call, x: relax.Expr) -> list[relax.Expr]:
     places = [_adaptive(size, count) for size, count in zip(sizes, counts, strict=True)]
     if all(size % count == 0 for size, count in zip(sizes, counts, strict=True)):
         kernel = [size // count for size, count in zip(sizes, counts, strict=True)]
-        make, layout = _MAX[axes - 1], _LAYOUTS[axes - 1]
+        make, layout = _MAX[axes - 1], LAYOUTS[axes - 1]
         values = make(x, pool_size=kernel, strides=kernel, layout=layout)
     else:
         values = relax.op.max(_windows(op, x, places), -1)
@@ -169,7 +168,7 @@ def _index_of_largest(op: Call, x: relax.Expr, places: Sequence[Array]) -> relax
     axes, chosen = len(places), relax.op.argmax(_windows(op, x, places), -1)
     sizes = op.fixed_sizes(x, range(2, axes + 2))
     widths = [window.shape[1] for window in places]
-    # A table of the place by window and element in it.
+    # A table of places: by window, and by element of the window.
     table = np.zeros((), "int64")
     for axis, window in enumerate(places):
         table = np.add.outer(table, window.astype("int64") * math.prod(sizes[axis + 1 :]))

@@ -91,7 +91,7 @@ class _Blocks:
         op = self._op
         array = op.constant("input")
         if array is not None and self._is_contiguous:
-            # So that a constant is quantized or dequantized, not what is computed from it.
+            # A reshape of the constant itself keeps the quantized tensor a constant.
             return relax.const(array.reshape(-1, self.elements), str(array.dtype))
         if not self._is_contiguous:
             x = permuted(op, op.emit(relax.op.reshape(x, self._split)), self._order)
@@ -180,7 +180,7 @@ def _choose_affine(op: Call) -> relax.Expr:
 def _chosen(
     op: Call, x: relax.Expr, axis: int | None, dtype: str, middle: int | None
 ) -> relax.Expr:
-    """Return a scale of float32, and a zero point of the type that it is for.
+    """Return a scale of float32, and a zero point of the quantized type.
 
     The zero point is `middle`, or else chosen for a range that is not symmetric.
     """

@@ -87,10 +87,9 @@ class Sizes:
     def comparison(
         self, symbol: Size, size: tvm.ir.Expr
     ) -> tuple[relax.Var, relax.TensorType] | None:
-        """Return what compares a symbol with another size of the same value.
+        """Return an input of which a symbol is a size, and its type with another in this place.
 
-        An input of which the symbol is a size, and its type with the other in this place. None if
-        it is no symbol, but computed or a number.
+        A match of both compares the sizes. None if the symbol is none, but computed or a number.
         """
         if not isinstance(symbol, tirx.Var):
             return None
@@ -100,10 +99,7 @@ class Sizes:
         return value, relax.TensorType(sizes, value.ty.dtype)
 
     def of(self, size: object) -> Size | None:
-        """Return a size of the program.
-
-        None if only the run knows it, or if it is computed in another way than sizes are.
-        """
+        """Return a size of the program; None if only the run knows it, or how it is computed."""
         if isinstance(size, bool) or not isinstance(size, (int, torch.SymInt)):
             return None
         translated = self._translated(_expression(size))
