@@ -14,7 +14,6 @@ from .libraries.asking import decline_reason as decline_reason
 from .libraries.asking import listening as listening
 from .libraries.asking import ops_of as ops_of
 from .loading import WITHOUT_TORCH as WITHOUT_TORCH
-from .passes import simplify as simplify
 from .passes.quantized import only_moves as only_moves
 from .regions.partition import compile_partitioned as compile_partitioned
 from .regions.partition import partition_for as partition_for
@@ -23,7 +22,6 @@ from .report.report import offload_report as offload_report
 from .settings.options import Options as Options
 from .settings.symbols import with_bounds_of as with_bounds_of
 from .shared.aliases import Array as Array
-from .shared.aliases import JsonFields as JsonFields
 from .shared.aliases import JsonObject as JsonObject
 from .shared.backend import BACKEND as BACKEND
 from .shared.backend import PACKAGE as PACKAGE

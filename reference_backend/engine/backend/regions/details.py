@@ -25,11 +25,7 @@ class Detail(TypedDict):
 
 
 class Details:
-    """The details of the ops of one function.
-
-    `values`: what its variables are bound to.
-    `earlier`: the ops of regions that were formed before, by the names of their results.
-    """
+    """The details of the ops of one function; of regions formed `earlier`, by their results."""
 
     def __init__(self, values: Values, earlier: Mapping[str, int]) -> None:
         self._values = values
@@ -46,9 +42,11 @@ class Details:
         arguments = read[:1] if isinstance(call, relax.If) else call.args
         self._made[binding.var] = index
         return {
-            "reads": tuple(dict.fromkeys(at for item in read for at in self._makers(item))),
-            "inputs": tuple(dict.fromkeys(at for item in read for at in self._parameters(item))),
-            "arguments": tuple(self._argument(item) for item in arguments if _holds_tensors(item)),
+            "reads": tuple(dict.fromkeys(at for value in read for at in self._makers(value))),
+            "inputs": tuple(dict.fromkeys(at for value in read for at in self._parameters(value))),
+            "arguments": tuple(
+                self._argument(value) for value in arguments if _holds_tensors(value)
+            ),
             "result": self.type_of(binding.var),
             "attributes": self._attributes(call),
         }
@@ -90,12 +88,12 @@ class Details:
     def _attributes(self, call: relax.Call) -> dict[str, str]:
         if not ir.is_op_call(call) or str(call.op.name).startswith("relax.call_"):
             return {}
-        known = attributes_of(call, self._values)
-        return {name: _text(value) for name, value in known.items() if value not in ("", None)}
+        given = attributes_of(call, self._values)
+        return {name: _text(value) for name, value in given.items() if value not in ("", None)}
 
 
 def _holds_tensors(expr: relax.Expr) -> bool:
-    return any(isinstance(item, relax.TensorType) for item in ir.fields(expr.ty))
+    return any(isinstance(part, relax.TensorType) for part in ir.fields(expr.ty))
 
 
 def _text(value: object) -> str:

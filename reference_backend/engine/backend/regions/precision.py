@@ -30,9 +30,9 @@ _COMPUTED = "becomes real numbers when the model is compiled"
 
 def _read(expr: relax.Expr) -> list[relax.Expr]:
     """Return what an expression reads, also in tuples."""
-    items = getattr(expr, "args", None) or getattr(expr, "fields", None) or ()
+    reads = getattr(expr, "args", None) or getattr(expr, "fields", None) or ()
     return [
-        one for item in items for one in (_read(item) if isinstance(item, relax.Tuple) else [item])
+        one for item in reads for one in (_read(item) if isinstance(item, relax.Tuple) else [item])
     ]
 
 
@@ -99,25 +99,25 @@ class Precision:
             else:
                 operands = map(self._dequantize_behind, product.args)
                 sources = [call for call in operands if call is not None]
-            found = dict.fromkeys(str(call.args[0].ty.dtype) for call in sources)
+            dtypes = dict.fromkeys(str(call.args[0].ty.dtype) for call in sources)
             # A bias is in the type of the sums.
-            self._of_composite[composite] = tuple(item for item in found if item != "int32")
+            self._of_composite[composite] = tuple(dtype for dtype in dtypes if dtype != "int32")
         return self._of_composite[composite]
 
     def _asked(self, index: int) -> list[str]:
         """Return the integer types that an op is to compute with; none if with reals."""
         call = self._bindings[index].value
-        found: dict[str, None] = {}
-        for item in _read(call):
-            source = self._source_of(item, _UNCHANGED)
+        dtypes: dict[str, None] = {}
+        for operand in _read(call):
+            source = self._source_of(operand, _UNCHANGED)
             if isinstance(source, Constant):
-                found[folded_type(source)] = None
+                dtypes[folded_type(source)] = None
             elif source is not None and not self._is_of_weights(source):
-                found[str(source.args[0].ty.dtype)] = None
+                dtypes[str(source.args[0].ty.dtype)] = None
         # An op of single elements computes with the real numbers of a constant, as the model says.
         moves = moves_elements(call) and any(map(folded_type, _read(call)))
-        if found and (is_product(self._op(index)) or moves or any(self._quantizes(index))):
-            return [dtype for dtype in found if dtype != "int32"]
+        if dtypes and (is_product(self._op(index)) or moves or any(self._quantizes(index))):
+            return [dtype for dtype in dtypes if dtype != "int32"]
         return []
 
     def _refusal_at(self, ends: Sequence[int]) -> Reason | None:
@@ -233,7 +233,7 @@ class Precision:
             return Reason(Code.NO_INTEGER_FORM, why)
         # Scales are real.
         operands = call.args[:1] if self._op(index) == QUANTIZE else call.args
-        named = zip(operands, (item.name for item in entries[0].inputs), strict=False)
+        named = zip(operands, (operand.name for operand in entries[0].inputs), strict=False)
         refusals = list(filter(None, (self._operand_refusal(*pair) for pair in named)))
         # Real data do not keep such an op from multiplying by integers.
         weights = self._table.takes_integer_weights(call.op.name)

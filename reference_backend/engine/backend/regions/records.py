@@ -45,7 +45,7 @@ class _Region(NamedTuple):
     outputs: tuple[Border, ...]
 
 
-def _placed(symbol: str, ops: Sequence[OpPlacement], known: _Region) -> RegionPlacement:
+def _placed(symbol: str, ops: Sequence[OpPlacement], region: _Region) -> RegionPlacement:
     return RegionPlacement(
         symbol=symbol,
         function=ops[0].function,
@@ -53,14 +53,14 @@ def _placed(symbol: str, ops: Sequence[OpPlacement], known: _Region) -> RegionPl
         macs=total([op.macs for op in ops]),
         bytes_read=total([op.bytes_read for op in ops]),
         bytes_written=total([op.bytes_written for op in ops]),
-        **known._asdict(),
+        **region._asdict(),
     )
 
 
 def _earlier_report(mod: tvm.IRModule) -> Report:
     """Return the report of an earlier partitioning."""
-    known = mod.attrs is not None and ATTRIBUTE in mod.attrs
-    return offload_report(mod) if known else Report(())
+    is_partitioned = mod.attrs is not None and ATTRIBUTE in mod.attrs
+    return offload_report(mod) if is_partitioned else Report(())
 
 
 def _with_earlier_reads(ops: Sequence[OpPlacement], earlier: Report) -> list[OpPlacement]:
@@ -71,8 +71,8 @@ def _with_earlier_reads(ops: Sequence[OpPlacement], earlier: Report) -> list[OpP
         for op in earlier.ops
     }
     return [
-        replace(op, reads=tuple(places[maker] for maker in known if maker in places))
-        if (known := makers.get((op.function, op.name))) is not None
+        replace(op, reads=tuple(places[maker] for maker in read if maker in places))
+        if (read := makers.get((op.function, op.name))) is not None
         else op
         for op in ops
     ]
@@ -90,7 +90,7 @@ def _with_names(ops: Sequence[OpPlacement]) -> list[OpPlacement]:
     def named(op: OpPlacement, sentence: str | None) -> str | None:
         if sentence is None:
             return None
-        return _VARIABLE.sub(lambda one: names.get((op.function, one[0]), one[0]), sentence)
+        return _VARIABLE.sub(lambda match: names.get((op.function, match[0]), match[0]), sentence)
 
     return [
         replace(op, reason=named(op, op.reason), wider=named(op, op.wider))
@@ -120,8 +120,8 @@ class Records:
         self.function = name
         self._amounts = Amounts(bounds)
         self._symbols.update(bounds)
-        known = {op.name: at for at, op in enumerate(self._offloaded) if op.function == name}
-        self._details = Details(bound_values(body), known)
+        places = {op.name: at for at, op in enumerate(self._offloaded) if op.function == name}
+        self._details = Details(bound_values(body), places)
 
     def report(self) -> Report:
         """Return the report; ops that an earlier partitioning put on the NPU come first."""
@@ -145,8 +145,8 @@ class Records:
     ) -> None:
         """Record the inputs and outputs of a region."""
         borders = [
-            tuple(self._border(item) for item in items if isinstance(item.ty, relax.TensorType))
-            for items in (inputs, outputs)
+            tuple(self._border(value) for value in values if isinstance(value.ty, relax.TensorType))
+            for values in (inputs, outputs)
         ]
         self._regions[symbol] = _Region(tuple(composites), borders[0], borders[1])
 
@@ -157,11 +157,11 @@ class Records:
     def on_host(self, but: Sequence[str] = ()) -> list[OpPlacement]:
         """Return the ops on the host that compute something."""
         return [
-            item
-            for item in self.ops
-            if item.placement == "host"
-            and not item.bookkeeping
-            and not is_named(but, item.op, item.name, item.origin)
+            op
+            for op in self.ops
+            if op.placement == "host"
+            and not op.bookkeeping
+            and not is_named(but, op.op, op.name, op.origin)
         ]
 
     def add(self, binding: relax.Binding, where: Where) -> None:

@@ -11,16 +11,14 @@ from ..table.reasons import Code, Reason
 
 
 def refusal_of_sizes(function: relax.Function, finish: bool) -> Reason | None:
-    """Return which size of a function cannot be compiled.
+    """Return which size of a function cannot be compiled; none if all suit.
 
     `finish`: whether it is a whole region, whose symbols must come from its inputs.
-
-    A sentence; none if all suit.
     """
     # A driver gets tensors, and no shapes.
-    inputs = [item.ty for item in function.params if not isinstance(item.ty, relax.ShapeType)]
+    inputs = [param.ty for param in function.params if not isinstance(param.ty, relax.ShapeType)]
     of_inputs = {name for ty in inputs for name in _symbols(ty)}
-    found: list[Reason] = []
+    reasons: list[Reason] = []
 
     def visit(expr: relax.Expr) -> None:
         if not isinstance(expr, relax.Call):
@@ -30,10 +28,10 @@ def refusal_of_sizes(function: relax.Function, finish: bool) -> Reason | None:
             if name not in of_inputs:
                 why = f"a size depends on the symbol '{name}', which no input of its region has"
                 reason = reason or Reason(Code.SYMBOLIC_SIZE, why)
-        found.extend([reason] if reason is not None else [])
+        reasons.extend([reason] if reason is not None else [])
 
     relax.analysis.post_order_visit(function, visit)
-    return found[0] if found else None
+    return reasons[0] if reasons else None
 
 
 def _symbols(ty: tvm.ir.Type) -> list[str]:
@@ -46,20 +44,20 @@ def _refusal_of(call: relax.Call) -> Reason | None:
     name = str(call.op.name).removeprefix("relax.")
     try:
         if name == "broadcast_to":
-            given, wanted = (tensor_type(item)[1] for item in (call.args[0].ty, call.ty))
+            given, wanted = (tensor_type(ty)[1] for ty in (call.args[0].ty, call.ty))
             pairs = list(zip(reversed(given), reversed(wanted), strict=False))
         elif name == "nn.prelu":
-            data, slopes = (tensor_type(item.ty)[1] for item in call.args[:2])
+            data, slopes = (tensor_type(operand.ty)[1] for operand in call.args[:2])
             pairs = [(slopes[0], data[int(call.attrs.axis)])]
         else:
             return None
     except Unknown:
         return None
-    for one, other in pairs:
-        if one not in (1, other):
-            is_open = isinstance(one, Size) or isinstance(other, Size)
+    for size, right in pairs:
+        if size not in (1, right):
+            is_open = isinstance(size, Size) or isinstance(right, Size)
             code = Code.SYMBOLIC_SIZE if is_open else Code.RELATION
-            known = " is not known before the run" if is_open else " is wrong"
-            why = f"{name}: that the size {one} is 1 or {other}{known}"
+            ending = " is not known before the run" if is_open else " is wrong"
+            why = f"{name}: that the size {size} is 1 or {right}{ending}"
             return Reason(code, why)
     return None

@@ -27,10 +27,10 @@ class Excluded(Exception):
 
 def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
     """Narrow an op to a chip."""
-    known = {item.name: item for item in op.inputs}
+    specs = {spec.name: spec for spec in op.inputs}
     for name in limits.inputs:
-        if name not in known:
-            raise ValueError(_unknown(op, "input", name, known))
+        if name not in specs:
+            raise ValueError(_unknown(op, "input", name, specs))
     for name in limits.attributes:
         if name not in op.attributes:
             raise ValueError(_unknown(op, "attribute", name, op.attributes))
@@ -41,7 +41,7 @@ def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
         for name, constraint in op.attributes.items()
     }
     inputs = tuple(
-        _input(op, item, limits.inputs.get(item.name, Takes()), chip) for item in op.inputs
+        _input(op, spec, limits.inputs.get(spec.name, Takes()), chip) for spec in op.inputs
     )
     outputs = _common(op.output_dtypes, limits.output_dtypes)
     if outputs is None:
@@ -62,16 +62,16 @@ def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
     )
 
 
-def _input(op: Op, item: Input, takes: Takes, chip: Chip) -> Input:
-    dtypes = _left(op, item, "dtypes", "element types", item.dtypes, takes.dtypes, chip.dtypes)
-    ranks = _left(op, item, "ranks", "ranks", item.ranks, takes.ranks, chip.ranks)
-    constant = item.constant or takes.constant or (item.weight and chip.constant_weights)
-    return replace(item, dtypes=dtypes, ranks=ranks, constant=constant)
+def _input(op: Op, spec: Input, takes: Takes, chip: Chip) -> Input:
+    dtypes = _left(op, spec, "dtypes", "element types", spec.dtypes, takes.dtypes, chip.dtypes)
+    ranks = _left(op, spec, "ranks", "ranks", spec.ranks, takes.ranks, chip.ranks)
+    constant = spec.constant or takes.constant or (spec.weight and chip.constant_weights)
+    return replace(spec, dtypes=dtypes, ranks=ranks, constant=constant)
 
 
 def _left(
     op: Op,
-    item: Input,
+    spec: Input,
     what: str,
     words: str,
     own: Collection[Item],
@@ -80,12 +80,12 @@ def _left(
 ) -> tuple[Item, ...]:
     left = _common(own, limit)
     if left is None:
-        raise ValueError(_nothing(op, f"the {what} of '{item.name}'", limit, own))
-    if item.like and what == "dtypes":
+        raise ValueError(_nothing(op, f"the {what} of '{spec.name}'", limit, own))
+    if spec.like and what == "dtypes":
         return left  # An input like another one has its dtypes, which are already narrowed.
     on_chip = _common(left, all_ops)
     if on_chip is None:
-        raise Excluded(_lacks(op, f"'{item.name}'", words, left, all_ops))
+        raise Excluded(_lacks(op, f"'{spec.name}'", words, left, all_ops))
     return on_chip
 
 
@@ -93,7 +93,7 @@ def _common(own: Collection[Item], limit: Collection[Item]) -> tuple[Item, ...] 
     """Return the intersection, where empty means anything; None if it is empty."""
     if not own or not limit:
         return tuple(own or limit)
-    return tuple(item for item in own if item in limit) or None
+    return tuple(value for value in own if value in limit) or None
 
 
 def _both(op: Op, name: str, own: Constraint, limit: Constraint) -> Constraint:
@@ -128,7 +128,7 @@ def _fuses(op: Op, limit: Fuses | None) -> Fuses | None:
         raise ValueError(
             f"{WHERE}: {op.name}: the bias is along axis {own.bias}, not {limit.bias}."
         )
-    activations = [item.activations for item in (own, limit) if item.activations is not None]
+    activations = [fuses.activations for fuses in (own, limit) if fuses.activations is not None]
     return Fuses(
         scale=own.scale and limit.scale,
         bias=own.bias if limit.bias is not None else None,
@@ -151,8 +151,8 @@ def _quantized(op: Op, chip: Chip, limit: tuple[str, ...]) -> Quantized | None:
     return replace(op.quantized, dtypes=dtypes) if dtypes else None
 
 
-def _unknown(op: Op, what: str, name: str, known: Iterable[str]) -> str:
-    names = list(known)
+def _unknown(op: Op, what: str, name: str, names: Iterable[str]) -> str:
+    names = list(names)
     has = f"it has {', '.join(names)}" if names else "it has none"
     return f"{WHERE}: {op.name} has no {what} '{name}'{did_you_mean(name, names)}; {has}."
 
@@ -174,10 +174,10 @@ def _lacks(op: Op, what: str, words: str, own: Iterable[object], has: Iterable[o
 def text_of(op: Op) -> str:
     """Return the line of `vendor/capabilities.py` that records the limits of an op."""
     fields: dict[str, str] = {}
-    for item in op.inputs:
-        given = [repr(item.dtypes)] if item.dtypes else []
-        given += [f"{'' if given else 'ranks='}{_ranks(tuple(item.ranks))}"] if item.ranks else []
-        fields[item.name] = f"Takes({', '.join(given)})"
+    for spec in op.inputs:
+        given = [repr(spec.dtypes)] if spec.dtypes else []
+        given += [f"{'' if given else 'ranks='}{_ranks(tuple(spec.ranks))}"] if spec.ranks else []
+        fields[spec.name] = f"Takes({', '.join(given)})"
     for name, constraint in op.attributes.items():
         if not isinstance(constraint, Anything):
             fields[name] = _constraint(constraint)
@@ -197,10 +197,10 @@ def text_of(op: Op) -> str:
     return "\n".join([f'    "{op.name}": Limits(', *lines, "    ),"])
 
 
-def _constraint(item: Constraint) -> str:
-    if isinstance(item, OneOf):
-        return f"OneOf({', '.join(map(repr, item.values))})"
-    return _call("Range", item, Range()) if isinstance(item, Range) else "Anything()"
+def _constraint(constraint: Constraint) -> str:
+    if isinstance(constraint, OneOf):
+        return f"OneOf({', '.join(map(repr, constraint.values))})"
+    return _call("Range", constraint, Range()) if isinstance(constraint, Range) else "Anything()"
 
 
 def _rule(rule: Rule) -> str:
@@ -213,8 +213,8 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return repr(whole) if len(ranks) > 1 and ranks == tuple(whole) else repr(ranks)
 
 
-def _call(name: str, item: Fuses | Range, default: Fuses | Range) -> str:
+def _call(name: str, value: Fuses | Range, default: Fuses | Range) -> str:
     """Return the call that constructs this, without default arguments."""
-    fields: Mapping[str, object] = vars(item)
+    fields: Mapping[str, object] = vars(value)
     given = [f"{key}={value!r}" for key, value in fields.items() if value != vars(default)[key]]
     return f"{name}({', '.join(given)})"

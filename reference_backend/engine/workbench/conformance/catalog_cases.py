@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tvm import relax
 
-from ...backend.api import JsonFields
+from ...backend.api import JsonObject
 from ...capability import Input
 from . import chip
 from .cases import OPS, dtypes_of, names_dtypes, symbol_of
@@ -24,7 +24,7 @@ class Case:
     """A case of the catalogue, as this chip takes it."""
 
     op: str
-    entry: JsonFields
+    entry: JsonObject
     dtype: str = ""
     """The element type of the first input; "": the op's first, or else the case's first."""
 
@@ -41,7 +41,7 @@ class Case:
         return "-".join([self.op, self.entry["name"].replace(" ", "_"), self.dtype]).strip("-")
 
     @classmethod
-    def variants(cls, op: str, entry: JsonFields) -> list[Case]:
+    def variants(cls, op: str, entry: JsonObject) -> list[Case]:
         """Return a case in every element type of its first input, unless it names types itself."""
         if names_dtypes(entry):
             return [cls(op, entry)]

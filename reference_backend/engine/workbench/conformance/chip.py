@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ...backend.api import TABLE, JsonFields, chains_of
+from ...backend.api import TABLE, JsonObject, chains_of
 
 _CHIP = getattr(TABLE, "chip", None)
 
@@ -23,7 +23,7 @@ SIZES = (1, 3)
 """The values of the symbol "n", tried in turn."""
 
 
-def fitted(op: str, entry: JsonFields) -> JsonFields:
+def fitted(op: str, entry: JsonObject) -> JsonObject:
     """Fit a case to this chip."""
     inputs, size = entry["inputs"], SIZES[-1]
     if not has_symbol(inputs) or (SYMBOLS and not _has_symbolic_constant(op, inputs)):
@@ -38,7 +38,7 @@ def _has_symbolic_constant(op: str, inputs: Mapping[str, object]) -> bool:
     return any(item.constant and has_symbol(inputs[item.name]) for item in items)
 
 
-def fixed(entry: Mapping[str, object], size: int) -> JsonFields:
+def fixed(entry: Mapping[str, object], size: int) -> JsonObject:
     """Replace the symbol by a number in the inputs and attributes of a case."""
     return {name: _fixed(entry.get(name, {}), size) for name in ("inputs", "attributes")}
 
@@ -61,11 +61,7 @@ def has_symbol(value: object) -> bool:
 
 
 def lost_by_folding(op: str, constants: Collection[str]) -> set[str]:
-    """Return what the table lacks of a chain where folding computes a part of it.
-
-    The Relax ops that stay on the host, some of them only if the spelling has them; none for an
-    entry that is an op of Relax itself.
-    """
+    """Return the Relax ops that stay on the host where folding computes a part of a chain."""
     entry = TABLE.get(op)
     if entry is None or entry.relax:
         return set()

@@ -79,13 +79,13 @@ class Composite:
         model = Model(symbol_of(str(self)))
         parameter = model.argument if self.way == "arguments" else model.constant
         inputs = []
-        for index, (item, (spec, *_)) in enumerate(self.case.specs()):
+        for index, (operand, (spec, *_)) in enumerate(self.case.specs()):
             shape = spec.shape
             if index in self.transposed:
                 shape = (*shape[:-2], shape[-1], shape[-2])
             make = model.constant if spec.constant else parameter if index else model.argument
             spec = Spec(shape, spec.dtype, spec.low, spec.high)
-            tensor = make(spec, f"{self.case} {item.name}")
+            tensor = make(spec, f"{self.case} {operand.name}")
             inputs.append(_swap_last(model, tensor) if index in self.transposed else tensor)
         result: Tensor = model.call(self.op, *inputs, **self.case.entry.get("attributes", {}))
         if "scale" in self.sums:
@@ -158,7 +158,7 @@ def _samples() -> Iterator[Composite]:
         wanted = {"scale": fuses.scale, "bias": fuses.bias is not None, "residual": fuses.residual}
         names = [name for name, here in wanted.items() if here]
         sums = [each for count in range(len(names) + 1) for each in combinations(names, count)]
-        activations = [item.name for item in TABLE.activations_of(entry) if item.name in OPS]
+        activations = [op.name for op in TABLE.activations_of(entry) if op.name in OPS]
         some = activations[place % len(activations)] if activations else ""
         counts = range(len(entry.absorbs_transpose) + 1)
         transposed = chain(*(combinations(entry.absorbs_transpose, count) for count in counts))
@@ -210,13 +210,13 @@ def essentials() -> list[str]:
 
     Parts of different ops count as different, except activations.
     """
-    known: set[tuple[str, ...]] = set()
+    covered: set[tuple[str, ...]] = set()
     chosen = []
     for name, work in sorted(_works().items(), key=lambda item: -len(item[1].tails)):
         parts: set[tuple[str, ...]] = {(work.op, *map(str, work.transposed)), (work.activation,)}
         parts |= {(work.op, part) for part in (*work.sums, work.way, work.case.dtype)}
-        if not parts <= known:
-            known |= parts
+        if not parts <= covered:
+            covered |= parts
             chosen.append(name)
     return chosen
 
@@ -248,8 +248,8 @@ def _run(work: Composite, model: Model, compiled: Compiled) -> Outcome:
         return replace(outcome, status="failed", reason=kind_and_message(error))
 
     def misnamed(label: str) -> str:
-        known = " or ".join(sorted(work.labels))
-        return "" if label in work.labels else f"the composite is called {label} and not {known}"
+        labels = " or ".join(sorted(work.labels))
+        return "" if label in work.labels else f"the composite is called {label} and not {labels}"
 
     return run_as_one(outcome, model, compiled, misnamed)
 
@@ -261,19 +261,16 @@ def run_as_one(
     misnamed: Callable[[str], str],
     composites: int = 1,
 ) -> Outcome:
-    """Run a model that must be one composite in one region, and compare its results.
-
-    `misnamed`: returns what is wrong with the composite's label; "" if nothing is.
-    """
+    """Run a model that must be one region, of as many composites, and compare its results."""
     try:
-        found = placement(compiled.partitioned[model.name], model.name)
-        outcome = replace(outcome, found=found.extent)
-        text = _misplaced(found, composites) or "".join(map(misnamed, found.regions[0]))
+        places = placement(compiled.partitioned[model.name], model.name)
+        outcome = replace(outcome, found=places.extent)
+        text = _misplaced(places, composites) or "".join(map(misnamed, places.regions[0]))
         # A declined composite is split into parts, on the NPU or not.
         if text and (decline := model.decline()):
             text = f"{DECLINES} it as one composite: {decline}"
         if text:
-            status = "declined" if found.declined or DECLINES in text else "failed"
+            status = "declined" if places.declined or DECLINES in text else "failed"
             return replace(outcome, status=status, reason=text)
         verdict = Verdict()
         for n in model.sizes:
@@ -291,11 +288,11 @@ def run_as_one(
     )
 
 
-def _misplaced(found: Placement, composites: int) -> str:
+def _misplaced(places: Placement, composites: int) -> str:
     """Return what is wrong with the placement; "" if all composites are in one region."""
-    if found.on_host:
-        return f"{found.extent} of it is on the NPU: {'; '.join(found.on_host)}"
-    if [len(labels) for labels in found.regions] != [composites]:
+    if places.on_host:
+        return f"{places.extent} of it is on the NPU: {'; '.join(places.on_host)}"
+    if [len(labels) for labels in places.regions] != [composites]:
         number = "one composite" if composites == 1 else f"{composites} composites"
-        return f"it is not {number} in one region, but {found.regions}"
+        return f"it is not {number} in one region, but {places.regions}"
     return ""

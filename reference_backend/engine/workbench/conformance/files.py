@@ -88,10 +88,7 @@ def _has_float16(mod: tvm.IRModule) -> bool:
 
 
 def limits(expected: Sequence[Array], coarse: bool = False) -> list[Array]:
-    """Return the allowed error of each element after several ops.
-
-    `coarse`: whether float16 is used on the way to them.
-    """
+    """Return the allowed error of each element after several ops, `coarse` with float16 inside."""
     found = []
     for array in expected:
         limit = 0.0

@@ -100,20 +100,22 @@ class Graph:
 
     def _shares_dequantize(self) -> bool:
         bindings = self.model.bindings
-        read = [var for item in bindings for var in relax.analysis.free_vars(item.value)]
+        read = [var for binding in bindings for var in relax.analysis.free_vars(binding.value)]
         readers = Counter([*read, *(output.expr for output in self.model.outputs)])
         return any(
-            readers[item.var] > 1
-            for item in bindings
-            if isinstance(item.value, relax.Call) and item.value.op.name == "relax.dequantize"
+            readers[binding.var] > 1
+            for binding in bindings
+            if isinstance(binding.value, relax.Call) and binding.value.op.name == "relax.dequantize"
         )
 
     @property
     def wants_constants(self) -> bool:
         """Whether a call of it takes constants only: without them it stays on the host."""
-        calls = [item.value for item in self.model.bindings if isinstance(item.value, relax.Call)]
-        known = [entries for call in calls if (entries := TABLE.entries_of(call.op.name))]
-        return any(all(entry.wants_constants for entry in entries) for entries in known)
+        calls = [
+            bound.value for bound in self.model.bindings if isinstance(bound.value, relax.Call)
+        ]
+        listed = [entries for call in calls if (entries := TABLE.entries_of(call.op.name))]
+        return any(all(entry.wants_constants for entry in entries) for entries in listed)
 
     @property
     def coarse(self) -> bool:
@@ -129,10 +131,10 @@ class Graph:
         return ""
 
     def _begin(self, first: str) -> bool:
-        known = [entry for op in OPS if (entry := TABLE.get(op))]
+        entries = [entry for op in OPS if (entry := TABLE.get(op))]
         symbols = ["n"] if chip.SYMBOLS else []
-        anchors = [entry for entry in known if entry.fuses is not None] or known
-        op = first or self._choose(self._choose([known, known, anchors])).name
+        anchors = [entry for entry in entries if entry.fuses is not None] or entries
+        op = first or self._choose(self._choose([entries, entries, anchors])).name
         cases = Case.all(op)
         start = self._choose(range(len(cases)))
         for case in [*cases[start:], *cases[:start]]:
@@ -160,7 +162,7 @@ class Graph:
         model = self.model
         grown: list[list[Any]] = [model.arguments, model.bindings, model.steps]
         grown += [self._computed, self._constants, self.ops]
-        before = [len(items) for items in grown]
+        before = [len(tensors) for tensors in grown]
         noisy_before = dict(self._noisy)
         sizes = _sizes(next(case.specs())[1][0], first)
         try:
@@ -171,8 +173,8 @@ class Graph:
                 raise ValueError("TVM's own kernel would fold it.")
             inputs = self._inputs(case, first, sizes)
             entry = entry_of(case.op)
-            alike = [item.ranks == entry.inputs[0].ranks for item in entry.inputs]
-            if not entry.relax and len({len(one.shape) for one in compress(inputs, alike)}) > 1:
+            alike = [spec.ranks == entry.inputs[0].ranks for spec in entry.inputs]
+            if not entry.relax and len({len(t.shape) for t in compress(inputs, alike)}) > 1:
                 raise ValueError("Products of a chain, as in sdpa, have operands of one rank.")
             if chains_of(entry) and self._choose([False, True]):
                 self._spell(case.op, inputs, attributes)
@@ -183,8 +185,8 @@ class Graph:
         except (ArithmeticError, IndexError, TypeError, ValueError):
             pass  # TVM or NumPy cannot compute it.
         self._noisy = noisy_before
-        for items, length in zip(grown, before, strict=True):
-            del items[length:]
+        for tensors, length in zip(grown, before, strict=True):
+            del tensors[length:]
         return False
 
     def _apply(self, op: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Tensor:
@@ -192,7 +194,7 @@ class Graph:
         reason = self.model.refusal(op, *inputs, **attributes)
         if reason is not None:
             raise ValueError(reason)
-        names = [item.name for item in entry_of(op).inputs]
+        names = [spec.name for spec in entry_of(op).inputs]
         if chip.lost_by_folding(op, [*compress(names, map(self._constants.__contains__, inputs))]):
             raise ValueError("Folding a part of it would leave the rest on the host.")
         call = Model("trial", self.model.symbol).normalize(op, inputs, attributes)
@@ -201,14 +203,14 @@ class Graph:
         by_size = {}
         for n in SIZES:
             arrays = [
-                [self._noisy[tensor][n] for tensor in item]
-                if isinstance(item, list)
-                else self._noisy[item][n]
-                for item in inputs
+                [self._noisy[tensor][n] for tensor in operand]
+                if isinstance(operand, list)
+                else self._noisy[operand][n]
+                for operand in inputs
             ]
             is_sum = isinstance(entry_of(op).tolerance, Accumulated)
             by_size[n] = [
-                _with_noise(one, is_sum) for one in evaluate(op, call, arrays, attributes, n)
+                _with_noise(value, is_sum) for value in evaluate(op, call, arrays, attributes, n)
             ]
         is_fixed = len({values[0].shape for values in by_size.values()}) == 1
         if op == "broadcast_to" and is_fixed and "n" in inputs[0].shape:
@@ -224,8 +226,8 @@ class Graph:
             if not self._is_steady(tensor, noisy):
                 raise ValueError("Rounding errors would grow.")
             self._noisy[tensor] = noisy
-        given = [one for item in inputs for one in (item if isinstance(item, list) else [item])]
-        if all(one in self._constants for one in given):
+        given = [t for part in inputs for t in (part if isinstance(part, list) else [part])]
+        if all(t in self._constants for t in given):
             self._constants += results
         # TVM's own maximum, for one, is never below the lowest finite number.
         self.asks_host &= all(
@@ -246,7 +248,7 @@ class Graph:
         if (reason := self.model.refusal(op, *inputs, **attributes)) is not None:
             raise ValueError(reason)
         tensors: dict[str, Tensor] = {
-            item.name: one for item, one in zip(entry.inputs, inputs, strict=True)
+            spec.name: tensor for spec, tensor in zip(entry.inputs, inputs, strict=True)
         }
         given = dict(attributes)
         if entry.relax:
@@ -260,15 +262,15 @@ class Graph:
             return float(self._choose([number] * 7 + [number * 1.01 + 0.001]))
 
         def call(op: str, operands: Sequence[Tensor | float], own: Mapping[str, Any]) -> Tensor:
-            beside = next(one for one in operands[::-1] if isinstance(one, Tensor))
+            beside = next(operand for operand in operands[::-1] if isinstance(operand, Tensor))
             given_here = [
-                one
-                if isinstance(one, Tensor)
-                else self._constant(Spec((), beside.dtype, values=[one]))
-                for one in operands
+                operand
+                if isinstance(operand, Tensor)
+                else self._constant(Spec((), beside.dtype, values=[operand]))
+                for operand in operands
             ]
-            for known in TABLE.entries_of(op)[:1]:
-                return self._apply(known.name, given_here, own)
+            for entry in TABLE.entries_of(op)[:1]:
+                return self._apply(entry.name, given_here, own)
             raise ValueError("A part of it is not in the table.")
 
         dtype = tensors[entry.inputs[0].name].dtype
@@ -293,8 +295,8 @@ class Graph:
             bent = self._choose([_bent(spec, sizes), _bent(spec, dict(sizes), once=True)])
             if self._choose([False, False, True]):
                 bent = replace(bent, shape=self._choose(_broadcasts(bent.shape, first.shape)))
-            known = self._constants if folded or spec.constant else self._noisy
-            alike = [tensor for tensor in known if _suits(tensor, bent)]
+            drawn = self._constants if folded or spec.constant else self._noisy
+            alike = [tensor for tensor in drawn if _suits(tensor, bent)]
             if alike and spec.values is None and self._choose([False, True]):
                 tensor: Tensor = self._choose(alike)
                 return tensor
@@ -320,9 +322,9 @@ class Graph:
             if not self._choose([False, False, True]):
                 continue
             # The attribute's values in other cases and in the table, or none.
-            known = [other.get("attributes", {}).get(name) for other in OPS[case.op]["cases"]]
-            known += [None, *(constraint.values if isinstance(constraint, OneOf) else ())]
-            value = self._choose(known)
+            values = [other.get("attributes", {}).get(name) for other in OPS[case.op]["cases"]]
+            values += [None, *(constraint.values if isinstance(constraint, OneOf) else ())]
+            value = self._choose(values)
             value = self._choose([value, self._near(value, sizes)])
             attributes.pop(name, None)
             if value is not None and value != "":
@@ -339,15 +341,15 @@ class Graph:
             return value * self._choose([0.5, 2.0, -1.0])
         if not isinstance(value, (list, tuple)) or not value:
             return value
-        one = self._choose(range(len(value)))
+        place = self._choose(range(len(value)))
         return type(value)(
             self._choose(
                 [
-                    [sizes.get(item, item) for item in value],
-                    [*value[:one], self._near(value[one], sizes), *value[one + 1 :]],
-                    [*value[:one], -1, *value[one + 1 :]],
-                    [*value[:one], *value[one + 1 :]],
-                    [*value[one:], *value[:one]],
+                    [sizes.get(size, size) for size in value],
+                    [*value[:place], self._near(value[place], sizes), *value[place + 1 :]],
+                    [*value[:place], -1, *value[place + 1 :]],
+                    [*value[:place], *value[place + 1 :]],
+                    [*value[place:], *value[:place]],
                     [*value[::-1]],
                 ]
             )
@@ -374,8 +376,8 @@ class Graph:
         """Return the unused results, and a used one."""
         values = [binding.value for binding in self.model.bindings]
         used = {var for value in values for var in relax.analysis.free_vars(value)}
-        leaves = [item for item in self._computed if item.expr not in used]
-        inner = [item for item in self._computed if item.expr in used]
+        leaves = [tensor for tensor in self._computed if tensor.expr not in used]
+        inner = [tensor for tensor in self._computed if tensor.expr in used]
         return leaves + ([self._choose(inner)] if inner and self._choose([False, True]) else [])
 
 
@@ -446,15 +448,15 @@ def _suits(tensor: Tensor, spec: Spec) -> bool:
 @cache
 def _cases_for(rank: int, dtype: str) -> dict[str, list[Case]]:
     """Return the cases whose first input can be of this kind, by op."""
-    found: dict[str, list[Case]] = {}
+    cases: dict[str, list[Case]] = {}
     for op in OPS:
         entry = TABLE.get(op)
         if entry is None or rank not in (entry.inputs[0].ranks or [rank]):
             continue
         for case in Case.all(op):
             if next(case.specs())[1][0].dtype == dtype:
-                found.setdefault(op, []).append(case)
-    return found
+                cases.setdefault(op, []).append(case)
+    return cases
 
 
 @cache

@@ -162,10 +162,7 @@ def judge_each(
 
 
 def placement_of(ops: Sequence[OpPlacement]) -> str:
-    """Return how much of a model is offloaded.
-
-    "all", "some" or "none"; "" where no call is left.
-    """
+    """Return how much of a model is offloaded: all, some or none; "" where no call is left."""
     if not ops:
         return ""
     on_host = sum(op.placement != "npu" for op in ops)
@@ -173,10 +170,7 @@ def placement_of(ops: Sequence[OpPlacement]) -> str:
 
 
 def reasons_of(ops: Sequence[OpPlacement]) -> str:
-    """Return why calls are on the host.
-
-    Each reason once; empty if nothing is on the host.
-    """
+    """Return why calls are on the host, each reason once; empty if nothing is."""
     reasons = (f"{op.op}: {op.reason}" for op in ops if op.placement != "npu")
     return "; ".join(dict.fromkeys(reasons))
 

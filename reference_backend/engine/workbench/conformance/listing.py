@@ -22,10 +22,9 @@ ASKING = ("composites", "contract", "quantized")
 
 
 def end_of(suite: str, jobs: int) -> str:
-    """Return how a process ends that lists the cases of a suite.
+    """Return how a process ends that lists the cases of a suite, with what the driver was asked.
 
-    With the ops that the driver was asked about; empty if it ends well, or if no suite of this name
-    asks, no vendor has a driver, or no other process may run.
+    Empty if it ends well, or if there is nothing to fear, or no other process may run.
     """
     return ended(suite) if suite in ASKING and jobs and has_vendor_driver() else ""
 

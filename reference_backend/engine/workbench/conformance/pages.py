@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from ...backend.api import JsonFields, write_text
+from ...backend.api import JsonObject, write_text
 from .result import STATUSES, Result, table_of
 
-Data = JsonFields
-Case = JsonFields
+Data = JsonObject
+Case = JsonObject
 Rows = Sequence[Sequence[str]]
 
 _TITLES = {

@@ -254,8 +254,8 @@ class Work:
         entry, variant = self.entry, self.variant
         dtypes = (variant.data, variant.weight)
         reals = []
-        for index, (item, (spec, *_)) in enumerate(self.case.specs()):
-            if item.weight:
+        for index, (operand, (spec, *_)) in enumerate(self.case.specs()):
+            if operand.weight:
                 reals.append(model.constant(spec, f"{self} {index}"))
                 continue
             dtype = dtypes[index]
@@ -367,7 +367,7 @@ class Joined(Work):
         expr = model.bind(model.normalize("concat", [reals], attributes))
         ends, axis = np.iinfo(dtype), attributes.get("axis", 0)
         values = {
-            n: np.clip(np.concatenate([one[n] for one in steps], axis) + middle, ends.min, ends.max)
+            n: np.clip(np.concatenate([q[n] for q in steps], axis) + middle, ends.min, ends.max)
             for n in steps[0]
         }
         return _quantized(model, expr, step, middle, dtype, values, Exact())

@@ -53,12 +53,10 @@ class LoadError(RuntimeError):
 
 
 def find(role: str) -> Path | None:
-    """Find a library of this backend.
+    """Return the path of a library of this backend, or none.
 
     `role`: "runtime", "codegen", or a driver: "driver" is the vendor's, "emulator" the emulator;
     the suffix "_build" is for a separate build half.
-
-    Its path, or none.
     """
     stem = f"{_PREFIX}{_STEM}_{role}"
     if IN_TREE and role in _TVM_LIBRARIES:

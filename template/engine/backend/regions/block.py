@@ -140,7 +140,7 @@ class Block:
             if unit.members[-1] != index or self._is_dead_tuple(index):
                 continue
             units.append(unit)
-            used = [var for item in self._inputs(unit) for var in relax.analysis.free_vars(item)]
+            used = [var for value in self._inputs(unit) for var in relax.analysis.free_vars(value)]
             for var in used:
                 self._readers.setdefault(var, []).append(unit)
             position = self._bindings.position
@@ -183,7 +183,7 @@ class Block:
         for number, composite in enumerate(composites):
             ret_ty = ir.tuple_type([var.ty for var in composite.results])
             callee = relax.Var(f"composite{number}", composite.function.ty)
-            arguments = [builder.use(item) for item in composite.arguments]
+            arguments = [builder.use(argument) for argument in composite.arguments]
             builder.bind(callee, composite.function)
             call = tvm.ir.Call(builder.use(callee), arguments, ret_ty=ret_ty)
             if len(composite.results) == 1:
@@ -195,7 +195,7 @@ class Block:
                 builder.bind(var, relax.TupleGetItem(builder.use(fields), index))
         attributes = {"Codegen": BACKEND, "global_symbol": self._scope.name}
         function = builder.finish(outputs, attributes) if outputs else None
-        inside = [self._bindings[member].value for item in composites for member in item.members]
+        inside = [self._bindings[member].value for unit in composites for member in unit.members]
         calls = [value for value in inside if isinstance(value, relax.Call)]
 
         def count_operations() -> int:
@@ -237,7 +237,7 @@ class Block:
     def _neighbour(self, region: Region) -> relax.Binding | None:
         """Return an op of another region that this one reads or feeds, but cannot join."""
         bindings = self._bindings
-        parted = any(isinstance(item, relax.MatchCast) for item in bindings)
+        parted = any(isinstance(binding, relax.MatchCast) for binding in bindings)
         if parted or not self._target.options.merge_regions:
             return None
         for composite in region.composites:
@@ -252,8 +252,8 @@ class Block:
 
         They are those that it declines alone; if there are none, the one that its sentence names.
         """
-        alone = {item: self._ask(self._region_of([item], item.results)) for item in composites}
-        causes = {item: reason for item, reason in alone.items() if reason}
+        alone = {part: self._ask(self._region_of([part], part.results)) for part in composites}
+        causes = {part: reason for part, reason in alone.items() if reason}
         if causes or self._cuts == MOST_CUTS:
             return causes
         named: dict[int, Composite] = {}
@@ -315,19 +315,19 @@ class Block:
     def _call_region(self, region: Region) -> list[relax.Binding]:
         """Keep the function of a region, and return the bindings that call it."""
         if region.reason:
-            return [item for part in region.composites for item in self._on_host(part)]
+            return [binding for part in region.composites for binding in self._on_host(part)]
         if region.function is None:
             return []
         function = region.function.with_attr("global_symbol", region.symbol)
         bounds = symbol_bounds(function, self._target.options, self._scope.bounds)
         # Leave default bounds open: RunCodegen's options may still set them.
-        known = {
+        bounded = {
             name: bound
             for name, bound in bounds.items()
             if bound != Options.symbol_bound or name in self._scope.computed
         }
-        if known:
-            function = function.with_attr(BOUNDS_ATTRIBUTE, known)
+        if bounded:
+            function = function.with_attr(BOUNDS_ATTRIBUTE, bounded)
         global_var = relax.GlobalVar(region.symbol)
         relax.expr._update_type(global_var, function.ty)
         self.functions[global_var] = function
@@ -350,7 +350,7 @@ class Block:
             binding = self._bindings[member]
             value = binding.value
             if isinstance(value, relax.Call):
-                arguments = [resolve(item, self._scope.values) for item in value.args]
+                arguments = [resolve(argument, self._scope.values) for argument in value.args]
                 value = with_arguments(value, arguments)
             yield relax.VarBinding(binding.var, value)
 
@@ -425,6 +425,6 @@ def _assign_phases(units: list[_Unit], bindings: Bindings, merge: bool) -> None:
     for unit in units if merge else []:
         for source in unit.sources:
             if unit.on_npu and source.on_npu and unit.phase == source.phase:
-                one, other = unit.root(), source.root()
-                if one is not other:
-                    one.region = other
+                root, before = unit.root(), source.root()
+                if root is not before:
+                    root.region = before

@@ -39,7 +39,7 @@ class Target:
     def __init__(self, table: Table, options: Options) -> None:
         self.table = table
         self.options = options
-        self.patterns = [_entry_of(item) for item in get_patterns_with_prefix(f"{BACKEND}.")]
+        self.patterns = [_entry_of(pattern) for pattern in get_patterns_with_prefix(f"{BACKEND}.")]
         self._driver_options = tvm_ffi.convert(options.driver_options())
         self._rule = tvm_ffi.convert(table.chip.requantize.numbers)
 
@@ -56,11 +56,7 @@ class Target:
 
 
 class Bindings(list[relax.Binding]):
-    """The bindings of a dataflow block, and their readers.
-
-    `bindings`: in their order.
-    `values`: the values of all variables that the block can read.
-    """
+    """The bindings of a dataflow block, their readers, and all values that it can read."""
 
     def __init__(self, bindings: Sequence[relax.Binding], values: Values) -> None:
         super().__init__(bindings)
@@ -130,8 +126,8 @@ class CompositeFinder:
             if isinstance(value, relax.Call) and index not in self.kept:
                 self._keep_unbounded(index, binding)
             if isinstance(binding, relax.VarBinding) and ir.is_op_call(value):
-                sources = [values.get(item) for item in ir.operands(value)]
-                names = {item.op.name for item in sources if ir.is_op_call(item)}
+                sources = [values.get(source) for source in ir.operands(value)]
+                names = {source.op.name for source in sources if ir.is_op_call(source)}
                 by_op.setdefault(value.op.name, []).append((index, names))
         reach = _Reach(self._bindings)
         for entry in self._target.patterns:
@@ -151,7 +147,7 @@ class CompositeFinder:
 
     def _keep_unbounded(self, index: int, binding: relax.Binding) -> None:
         """Keep a call on the host if memory cannot be planned for one of its sizes."""
-        types = [binding.var.ty, *(item.ty for item in ir.operands(binding.value))]
+        types = [binding.var.ty, *(operand.ty for operand in ir.operands(binding.value))]
         symbols = [var for ty in types for var in relax.analysis.tir_vars_in_type(ty)]
         for name in (str(var.name) for var in symbols):
             if name not in self._bounds:
@@ -167,7 +163,7 @@ class CompositeFinder:
         matched = entry.pattern.pattern.extract_matched_expr(call, surroundings)
         if matched is None:
             return
-        found = set()
+        calls = set()
         for pattern, expr in matched.items():
             if isinstance(pattern, CallPattern):
                 member = bindings.position_of_value.get(ir.id_of(expr))
@@ -176,8 +172,8 @@ class CompositeFinder:
                 if member in self.found or member in self.kept:
                     self._note_taken(entry, index, member)
                     return
-                found.add(member)
-        members = sorted(found)
+                calls.add(member)
+        members = sorted(calls)
         match = _Match(
             matched_expr=call,
             annotated_expr={
@@ -233,15 +229,15 @@ class CompositeFinder:
         The matcher copies its map: with all bindings, matching would be quadratic.
         """
         if (index, depth) not in self._surroundings_at:
-            known = self._bindings.values
+            bound = self._bindings.values
             reached: dict[relax.Var, relax.Expr] = {}
             values = [self._bindings[index].value]
             for _ in range(depth):
                 variables = [var for value in values for var in ir.operands(value)]
                 values = []
                 for var in variables:
-                    if var not in reached and var in known:
-                        reached[var] = known[var]
+                    if var not in reached and var in bound:
+                        reached[var] = bound[var]
                         values.append(reached[var])
             self._surroundings_at[index, depth] = tvm_ffi.Map(reached)
         return self._surroundings_at[index, depth]
@@ -276,8 +272,8 @@ class CompositeFinder:
                 value = with_arguments(
                     value,
                     [
-                        builder.use(item, bound=index >= first)
-                        for index, item in enumerate(items_of(value.args))
+                        builder.use(argument, bound=index >= first)
+                        for index, argument in enumerate(items_of(value.args))
                     ],
                 )
             else:
@@ -315,8 +311,8 @@ class _Reach:
             value = binding.value
             name = value.op.name if ir.is_op_call(value) else ""
             self._own.append(self._bit.setdefault(name, 1 << len(self._bit)))
-            positions = [bindings.position.get(item) for item in ir.operands(value)]
-            self._sources.append([item for item in positions if item is not None])
+            positions = [bindings.position.get(operand) for operand in ir.operands(value)]
+            self._sources.append([position for position in positions if position is not None])
         self._levels = [[0] * len(self._own)]
 
     def bits(self, ops: Iterable[str]) -> int:
@@ -375,14 +371,14 @@ class _Entry:
     def _producers(self) -> dict[str, list[frozenset[str]]]:
         return {
             op: [
-                frozenset(_op_of(producer) for item in call.args for producer in _heads(item))
+                frozenset(_op_of(producer) for part in call.args for producer in _heads(part))
                 for call in calls
             ]
             for op, calls in self.heads.items()
         }
 
     def may_match(self, op: str, producers: set[str]) -> bool:
-        return any(not known or known & producers for known in self._producers[op])
+        return any(not wanted or wanted & producers for wanted in self._producers[op])
 
 
 @cache
@@ -403,17 +399,17 @@ def _heads(pattern: DFPattern) -> Iterator[CallPattern]:
 
 
 def _extent(
-    pattern: DFPattern, known: dict[int, tuple[int, frozenset[str]]]
+    pattern: DFPattern, memo: dict[int, tuple[int, frozenset[str]]]
 ) -> tuple[int, frozenset[str]]:
     """Return the depth of a pattern in calls, and the ops that every match contains.
 
     `known` memoizes the results: a pattern is a DAG with too many paths to walk.
     """
     key = ir.id_of(pattern)
-    if key not in known:
+    if key not in memo:
         depth, needed = 0, frozenset[str]()
         if isinstance(pattern, OrPattern):
-            left, right = _extent(pattern.left, known), _extent(pattern.right, known)
+            left, right = _extent(pattern.left, memo), _extent(pattern.right, memo)
             depth, needed = max(left[0], right[0]), left[1] & right[1]
         elif isinstance(pattern, CallPattern | TuplePattern | TupleGetItemPattern):
             inside = (
@@ -423,13 +419,13 @@ def _extent(
                 if isinstance(pattern, TuplePattern)
                 else [pattern.tuple]
             )
-            parts = [_extent(item, known) for item in inside]
+            parts = [_extent(part, memo) for part in inside]
             depth = 1 + max((part[0] for part in parts), default=0)
             needed = needed.union(*(part[1] for part in parts))
             if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
                 needed |= {_op_of(pattern)}
-        known[key] = depth, needed
-    return known[key]
+        memo[key] = depth, needed
+    return memo[key]
 
 
 @dataclass(eq=False)

@@ -20,9 +20,9 @@ def id_of(node: tvm.runtime.Object) -> int:
 def operands(expr: relax.Expr) -> list[relax.Var]:
     """Return the variables that an expression reads, except inside functions."""
     if isinstance(expr, relax.Call):
-        return [var for item in items_of(expr.args) for var in operands(item)]
+        return [var for argument in items_of(expr.args) for var in operands(argument)]
     if isinstance(expr, relax.Tuple):
-        return [var for item in items_of(expr.fields) for var in operands(item)]
+        return [var for part in items_of(expr.fields) for var in operands(part)]
     if isinstance(expr, relax.TupleGetItem):
         return operands(expr.tuple_value)
     return [expr] if isinstance(expr, relax.Var) else []
@@ -83,7 +83,7 @@ class FunctionBuilder:
         if id_of(expr) in self._inside:
             return self._inside[id_of(expr)]
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self.use(item, bound=bound) for item in expr.fields])
+            return relax.Tuple([self.use(part, bound=bound) for part in expr.fields])
         is_argument = isinstance(expr, relax.Var) and not isinstance(expr.ty, tvm.ir.PrimType)
         if is_argument or (isinstance(expr, Constant) and not self._bind_constants):
             name = expr.name if is_argument else f"constant{len(self.arguments)}"
@@ -114,6 +114,6 @@ class FunctionBuilder:
             self._parameters.append(relax.Var("symbols", relax.ShapeType(free)))
             self.arguments.append(relax.ShapeExpr(free))
             function = relax.Function(self._parameters, body, ret_ty, True, attrs)
-        if any(relax.analysis.tir_vars_in_type(item.ty) for item in self._parameters):
+        if any(relax.analysis.tir_vars_in_type(parameter.ty) for parameter in self._parameters):
             function = relax.utils.copy_with_new_vars(function)
         return function

@@ -82,29 +82,26 @@ def drop_unused_constants(mod: tvm.IRModule) -> tvm.IRModule:
     for module in mod.attrs.get("external_mods") or ():
         ask = module.get_function("get_const_vars", query_imports=False)
         if ask is not None:
-            needed.update(str(item) for item in ask())
+            needed.update(str(constant) for constant in ask())
     kept = {key: value for key, value in constants.items() if str(key) in needed}
     return mod.with_attr(name, kept) if kept else mod.without_attr(name)
 
 
 def make_empty_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """Replace empty constants by calls that make them: TVM cannot load a library that holds one.
-
-    The module without empty constants.
-    """
-    found: list[Constant] = []
+    """Replace empty constants by calls that make them: TVM cannot load a library that holds one."""
+    empty: list[Constant] = []
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, Constant) and 0 in expr.value.shape:
-            found.append(expr)
+            empty.append(expr)
 
     replaced: dict[tvm.ir.GlobalVar, relax.Expr] = {}
     for name, function in mod.functions_items():
         if not isinstance(function, relax.Function):
             continue
-        found.clear()
+        empty.clear()
         relax.analysis.post_order_visit(function.body, visit)
-        if found:
+        if empty:
             replaced[name] = _EmptyConstants().visit_expr(function)
     if replaced:
         mod = tvm.IRModule({**dict(mod.functions_items()), **replaced}, attrs=mod.attrs)
@@ -156,7 +153,7 @@ def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
     if not isinstance(params, Mapping | tvm_ffi.Map):
         raise ValueError(f"params is a {type(params).__name__}; it must map names to weights.")
     for key, value in params.items():
-        matching = [item for item in functions if item.name_hint == key]
+        matching = [function for function in functions if function.name_hint == key]
         if matching and isinstance(value, (list, tuple, tvm_ffi.Array)):
             # From `detach_params`: the function's name, and its last parameters.
             if len(value) > len(functions[matching[0]].params):
@@ -165,15 +162,15 @@ def _bind(mod: tvm.IRModule, params: Params | None) -> tvm.IRModule:
             weights[matching[0]].update(zip(own[len(own) - len(value) :], value, strict=True))
             continue
         name = str(getattr(key, "name", key))
-        found = False
+        is_bound = False
         for global_var, function in functions.items():
             for param in function.params:
                 if param.name == name:
-                    found = True
+                    is_bound = True
                     weights[global_var][param] = value
-        if not found:
-            known = sorted({param.name for item in functions.values() for param in item.params})
-            raise ValueError(f"params has '{name}'; the parameters are: {', '.join(known)}.")
+        if not is_bound:
+            names = sorted({param.name for owner in functions.values() for param in owner.params})
+            raise ValueError(f"params has '{name}'; the parameters are: {', '.join(names)}.")
     mod = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
     for global_var, bound in weights.items():
         if bound:

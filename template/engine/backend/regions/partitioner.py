@@ -49,7 +49,7 @@ class Partitioner:
     def run(self) -> tvm.IRModule:
         """Partition all functions that are not another backend's."""
         functions = dict(self._mod.functions_items())
-        own = {var: item for var, item in functions.items() if not is_opaque(item)}
+        own = {var: function for var, function in functions.items() if not is_opaque(function)}
         recursive = _recursive_function(functions)
         if recursive is None:
             for global_var, function in own.items():
@@ -79,12 +79,12 @@ class Partitioner:
         if report.ATTRIBUTE in dict(self._mod.attrs or {}):
             return
         ops = self._records.ops
-        known = {item.title for item in ops} | {item.op.removeprefix("relax.") for item in ops}
+        names = {op.title for op in ops} | {op.op.removeprefix("relax.") for op in ops}
         for option in ("keep_on_host", "strict_except"):
             for name in getattr(self._options, option):
-                if any(is_named([name], item.op, item.name, item.origin) for item in ops):
+                if any(is_named([name], op.op, op.name, op.origin) for op in ops):
                     continue
-                close = get_close_matches(name, sorted(known))
+                close = get_close_matches(name, sorted(names))
                 _log.warning(
                     "The option '%s' of %s names '%s', which no op of the model is called%s",
                     *(option, BACKEND, name),
@@ -100,7 +100,7 @@ class Partitioner:
                 "forbids. " + " ".join(declines)
             )
         if left:
-            lines = [f"{item.op} ({item.title}): {item.reason} [{item.code}]" for item in left]
+            lines = [f"{op.op} ({op.title}): {op.reason} [{op.code}]" for op in left]
             count = f"{len(left)} does" if len(left) == 1 else f"{len(left)} do"
             lines += advice(left)
             raise RuntimeError(
@@ -179,12 +179,12 @@ class Partitioner:
     # ---- Rewriting ----
 
     def _rewrite_function(self, function: relax.Function) -> relax.Function:
-        known = len(self._regions)
+        before = len(self._regions)
         body = self._rewrite_body(function.body)
         rewritten = relax.Function(
             function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
         )
-        if len(self._regions) > known and "global_symbol" not in function.attrs:
+        if len(self._regions) > before and "global_symbol" not in function.attrs:
             # RunCodegen visits public functions only.
             rewritten = rewritten.with_attr("global_symbol", self._records.function)
         return rewritten

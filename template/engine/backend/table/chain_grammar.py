@@ -164,10 +164,7 @@ class Chain:
 
 
 def read_all(lines: str | tuple[str, ...], inputs: Sequence[str]) -> tuple[Chain, ...]:
-    """Read a chain with and without its optional factor.
-
-    One, or two if there is such a factor.
-    """
+    """Read a chain with and without its optional factor, if it has one."""
     given = (lines,) if isinstance(lines, str) else lines
     optional = {match[1] for line in given for match in _OPTIONAL.finditer(line)}
     if not optional:

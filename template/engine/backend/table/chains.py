@@ -43,11 +43,8 @@ _PRECISION = {"float16": 1e-3}
 
 
 def call_pattern(op: str, *arguments: DFPattern) -> DFPattern:
-    """Return a pattern for a call of a Relax op.
-
-    The pattern, without the constraints between producer and user that `PatternContext` reads:
-    matching one expression ignores them, and they take most of the time to make a pattern.
-    """
+    """Return a pattern for a call of a Relax op."""
+    # The constraints are for `PatternContext`, and take most of the time to make a pattern.
     return _op_pattern(op)(*arguments, varg_default_wildcard=True, add_constraint=False)
 
 
@@ -100,10 +97,10 @@ def _find(node: Node, expr: relax.Expr, values: Values, found: Found) -> Iterato
         for option in node.options:
             yield from _find(option, expr, values, found)
     elif isinstance(node, Input):
-        known = found.inputs.get(node.name)
-        if known is None:
+        before = found.inputs.get(node.name)
+        if before is None:
             yield replace(found, inputs={**found.inputs, node.name: expr})
-        elif known.same_as(expr) or _are_same_reals(known, expr, values):
+        elif before.same_as(expr) or _are_same_reals(before, expr, values):
             yield found
     elif isinstance(node, Number):
         constant = resolve(expr, values)
@@ -130,33 +127,30 @@ def _find(node: Node, expr: relax.Expr, values: Values, found: Found) -> Iterato
                     if _from_start(given[name], rank) != _from_start(value, rank):
                         return
                 elif number is None:
-                    wanted = [item for item in wanted if same_value(given.get(name), value)]
+                    wanted = [match for match in wanted if same_value(given.get(name), value)]
                 elif name == "axis" and not _are_last(given[name], call.args[0].ty.ndim):
                     return
                 else:
                     wanted = [
-                        bound for item in wanted for bound in _bind(number, given.get(name), item)
+                        bound for match in wanted for bound in _bind(number, given.get(name), match)
                     ]
         for argument, operand in zip(node.arguments, items_of(call.args), strict=False):
-            wanted = [more for item in wanted for more in _find(argument, operand, values, item)]
+            wanted = [more for match in wanted for more in _find(argument, operand, values, match)]
         if wanted and node.op == "relax.matmul" and not _has_equal_batches(call):
             return
         yield from wanted
 
 
-def _are_same_reals(one: relax.Expr, other: relax.Expr, values: Values) -> bool:
+def _are_same_reals(left: relax.Expr, right: relax.Expr, values: Values) -> bool:
     """Whether two values are dequantized alike, each for a reader of its own."""
-    calls = [values.get(item) if isinstance(item, relax.Var) else None for item in (one, other)]
+    calls = [values.get(side) if isinstance(side, relax.Var) else None for side in (left, right)]
     if any(getattr(getattr(call, "op", None), "name", "") != "relax.dequantize" for call in calls):
         return False
     return bool(tvm_ffi.structural_equal(*calls))
 
 
 def transposed_axes(value: relax.Expr) -> list[int]:
-    """Return the axes of a transposition.
-
-    Non-negative numbers; none if the value is not a transposition.
-    """
+    """Return the axes of a transposition, from the start; none if the value is something else."""
     if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.permute_dims":
         return []
     rank = value.ty.ndim
@@ -180,10 +174,10 @@ def _from_start(axes: object, rank: int) -> list[int]:
 def _has_equal_batches(product: relax.Call) -> bool:
     """Whether both operands have the same batch, without broadcasting."""
     try:
-        one, other = (tensor_type(operand.ty)[1][:-2] for operand in product.args)
+        left, right = (tensor_type(operand.ty)[1][:-2] for operand in product.args)
     except Unknown:
         return False
-    return one == other
+    return left == right
 
 
 def _are_last(axes: object, rank: int) -> bool:
@@ -205,16 +199,16 @@ def _bind(
         if not math.isfinite(given) or (number.power < 0 and given == 0):
             return
         given = (given / number.factor) ** number.power
-    known = found.attributes.get(number.attribute)
-    if known is None:
+    before = found.attributes.get(number.attribute)
+    if before is None:
         yield replace(found, attributes={**found.attributes, number.attribute: given})
-    elif same_value(given, known, precision):
+    elif same_value(given, before, precision):
         yield found
 
 
 def chains_of(op: Op) -> tuple[Chain, ...]:
     """Return the chains of an entry, the longest first."""
-    return _chains(op.chains, tuple(item.name for item in op.inputs))
+    return _chains(op.chains, tuple(tensor.name for tensor in op.inputs))
 
 
 def wholes_of(
@@ -223,7 +217,7 @@ def wholes_of(
     """Return the ops whose chains are in a model, for the variables of all their calls."""
     every = [(chain, op) for op, given in chains.items() for chain in _chains(given[1], given[0])]
     wholes: dict[relax.Var, str] = {}
-    for chain, op in sorted(every, key=lambda item: count_steps(item[0].node)):
+    for chain, op in sorted(every, key=lambda pair: count_steps(pair[0].node)):
         for end in ends:
             for found in find(chain, end, values):
                 wholes.update(dict.fromkeys(found.calls, op))
@@ -245,8 +239,8 @@ def call_entry(
     """Emit a call of an entry, or the calls of its shortest chain with these attributes."""
     if entry.relax:
         return emit(function_of(entry.relax)(*tensors, **attributes))
-    inputs = {item.name: tensor for item, tensor in zip(entry.inputs, tensors, strict=True)}
-    chain = next(item for item in chains_of(entry)[::-1] if item.suits(attributes))
+    inputs = {operand.name: tensor for operand, tensor in zip(entry.inputs, tensors, strict=True)}
+    chain = next(chain for chain in chains_of(entry)[::-1] if chain.suits(attributes))
     return build(chain.node, inputs, attributes, str(tensors[0].ty.dtype), emit)
 
 
@@ -299,7 +293,7 @@ def spell(
         if isinstance(node, Either) and node not in made:
             made[node] = make(pick(node.options))
         elif isinstance(node, Step) and node not in made:
-            parts = [item if isinstance(item, Number) else make(item) for item in node.arguments]
+            parts = [part if isinstance(part, Number) else make(part) for part in node.arguments]
             operands = [plain(part, 0) if isinstance(part, Number) else part for part in parts]
             rank = 0 if isinstance(parts[0], Number) else rank_of(parts[0])
             given = {name: plain(value, rank) for name, value in node.attributes}

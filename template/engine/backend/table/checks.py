@@ -39,42 +39,42 @@ def check(
 
     shapes: dict[str, tuple[int | Size, ...]] = {}
     dtypes: dict[str, str] = {}
-    for item, argument in zip(entry.inputs, tensors, strict=True):
+    for spec, argument in zip(entry.inputs, tensors, strict=True):
         fields = [argument]
         if isinstance(argument, relax.Tuple):
-            if not item.is_tuple:
-                return no(0, Code.ARGUMENTS, f"'{item.name}' is a tuple; supported: a tensor")
+            if not spec.is_tuple:
+                return no(0, Code.ARGUMENTS, f"'{spec.name}' is a tuple; supported: a tensor")
             fields = list(argument.fields)
-        elif item.is_tuple:
-            why = f"'{item.name}' is not a tuple whose tensors are known"
+        elif spec.is_tuple:
+            why = f"'{spec.name}' is not a tuple whose tensors are known"
             return no(0, Code.ARGUMENTS, why)
         for tensor in fields:
             try:
                 dtype, shape = tensor_type(tensor.ty)
             except Unknown as unknown:
-                return no(0, Code.UNKNOWN_TYPE, f"{unknown} '{item.name}'")
-            if item.like and dtype != dtypes[item.like]:
-                allowed = f"{dtypes[item.like]}, as '{item.like}'"
-                return no(0, Code.DTYPE, f"'{item.name}' is {dtype}; supported: {allowed}")
-            if item.dtypes and dtype not in item.dtypes:
-                why = f"'{item.name}' is {dtype}; supported: {', '.join(item.dtypes)}"
+                return no(0, Code.UNKNOWN_TYPE, f"{unknown} '{spec.name}'")
+            if spec.like and dtype != dtypes[spec.like]:
+                allowed = f"{dtypes[spec.like]}, as '{spec.like}'"
+                return no(0, Code.DTYPE, f"'{spec.name}' is {dtype}; supported: {allowed}")
+            if spec.dtypes and dtype not in spec.dtypes:
+                why = f"'{spec.name}' is {dtype}; supported: {', '.join(spec.dtypes)}"
                 return no(0, Code.DTYPE, why)
-            if item.ranks and len(shape) not in item.ranks:
-                why = f"'{item.name}' has rank {len(shape)}; supported: {listed(item.ranks)}"
+            if spec.ranks and len(shape) not in spec.ranks:
+                why = f"'{spec.name}' has rank {len(shape)}; supported: {listed(spec.ranks)}"
                 return no(0, Code.RANK, why)
             unknown_size = next((size for size in shape if isinstance(size, Size)), None)
             if unknown_size is not None and not symbols:
-                why = f"'{item.name}' has the size {unknown_size}; supported: sizes that are fixed"
+                why = f"'{spec.name}' has the size {unknown_size}; supported: sizes that are fixed"
                 return no(0, Code.SYMBOLIC_SIZE, why)
-            if item.constant and not isinstance(resolve(tensor, values), Constant):
-                why = f"'{item.name}' is not a constant; it must be one"
+            if spec.constant and not isinstance(resolve(tensor, values), Constant):
+                why = f"'{spec.name}' is not a constant; it must be one"
                 return no(0, Code.NOT_CONSTANT, why)
-            if item.constant and not bind_constants:
-                why = f"'{item.name}' must be a constant; bind_constants is off"
+            if spec.constant and not bind_constants:
+                why = f"'{spec.name}' must be a constant; bind_constants is off"
                 return no(0, Code.OPTION, why)
-            if dtypes.setdefault(item.name, dtype) != dtype:
-                return no(0, Code.DTYPE, f"the tensors of '{item.name}' differ in dtype")
-            shapes[item.name] = shape
+            if dtypes.setdefault(spec.name, dtype) != dtype:
+                return no(0, Code.DTYPE, f"the tensors of '{spec.name}' differ in dtype")
+            shapes[spec.name] = shape
 
     rank = len(shapes[entry.inputs[0].name]) if entry.inputs else 0
     for name, value in attributes.items():
@@ -110,7 +110,7 @@ def check(
     except Unknown as unknown:
         return no(3, Code.UNKNOWN_TYPE, f"{unknown} the result")
     for index, (dtype, shape) in enumerate(outputs):
-        supported = entry.output_dtypes or tuple(dtypes[item.name] for item in entry.inputs[:1])
+        supported = entry.output_dtypes or tuple(dtypes[spec.name] for spec in entry.inputs[:1])
         if index == 0 and supported and dtype not in supported:
             why = f"the result is {dtype}; supported: {', '.join(supported)}"
             return no(3, Code.DTYPE, why)
@@ -137,13 +137,13 @@ def _accepts(constraint: Constraint, value: object, rank: int | None) -> bool:
         return False
     wrapped = _wrap(value, rank)
     if isinstance(constraint, OneOf):
-        constraint = OneOf(*(_wrap(item, rank) for item in constraint.values))
+        constraint = OneOf(*(_wrap(axis, rank) for axis in constraint.values))
     return constraint.accepts(wrapped)
 
 
 def _wrap(axis: object, rank: int) -> object:
     if isinstance(axis, tuple):
-        return tuple(_wrap(item, rank) for item in axis)
+        return tuple(_wrap(part, rank) for part in axis)
     return axis + rank if isinstance(axis, int) and axis < 0 else axis
 
 
@@ -153,10 +153,10 @@ def _operand(
     shapes: Mapping[str, tuple[int | Size, ...]],
     dtypes: Mapping[str, str],
 ) -> Any:
-    known = reference(operand)
-    if known is None:
+    parts = reference(operand)
+    if parts is None:
         return as_value(operand)
-    owner, what, index = known
+    owner, what, index = parts
     if owner == "attr":
         value = attributes.get(what, "")
         return value if index is None else value[index]

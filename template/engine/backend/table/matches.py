@@ -30,21 +30,21 @@ def refusal_of(table: Table, op: Op, match: relax.transform.PatternCheckContext)
     anchor = parts["anchor"]
     values: Values = getattr(match, "values", {})
     # The partitioner, whose matches have `values`, asks the driver about each composite anyway.
-    known = {
+    how = {
         "bind_constants": getattr(match, "bind_constants", True),
         "asked_later": hasattr(match, "values"),
     }
-    reason = table.refusal(anchor, _through_dequantize(parts, values), op=op, **known)
+    reason = table.refusal(anchor, _through_dequantize(parts, values), op=op, **how)
     if reason is None and "activation" in parts:
         call = parts["activation"]
         refusals = [
-            table.refusal(call, values, op=entry, **known)
+            table.refusal(call, values, op=entry, **how)
             for entry in table.activations_of(op) or quantized_activations(table)
             if entry.relax == call.op.name
         ]
         reason = None if None in refusals else refusals[0]
     if reason is None and "weight" in parts:
-        reason = _weight_refusal(op, parts["weight"], values, known["bind_constants"])
+        reason = _weight_refusal(op, parts["weight"], values, how["bind_constants"])
     if reason is None and op.quantized is not None:
         reason = _quantized_refusal(op, parts, values)
         whole = table.engine_entry(op.name)
@@ -162,7 +162,7 @@ def _weight_refusal(op: Op, call: relax.Call, values: Values, bound: bool) -> Re
     if not bound:
         why = f"{op.name}: its weights must be constants; bind_constants is off"
         return Reason(Code.OPTION, why)
-    if any(not isinstance(resolve(item, values), Constant) for item in call.args):
+    if any(not isinstance(resolve(operand, values), Constant) for operand in call.args):
         why = f"{op.name}: '{op.inputs[1].name}' is dequantized, but no constant"
         return Reason(Code.QUANTIZATION, why)
     dtype = tensor_type(call.args[0].ty)[0]
@@ -183,7 +183,7 @@ def _scale_refusal(
     if dtype not in op.quantized.dtypes:
         why = f"{who} is {dtype}; supported, quantized: {', '.join(op.quantized.dtypes)}"
         return Reason(Code.QUANTIZATION, why)
-    scale, zero_point = (resolve(item, values) for item in call.args[1:3])
+    scale, zero_point = (resolve(operand, values) for operand in call.args[1:3])
     if not isinstance(scale, Constant) or not isinstance(zero_point, Constant):
         return Reason(Code.QUANTIZATION, f"{who} has no constant scale and zero point")
     if str(scale.ty.dtype) != "float32":
@@ -216,9 +216,9 @@ def refusal_of_chain_in(
     bound = getattr(match, "bind_constants", True)
     reason: Reason | None = Reason(Code.NO_PATTERN, "")
     for found in (item for chain in chains_of(op) for item in find(chain, var, values)):
-        if any(item not in bindings for item in found.calls):
+        if any(var not in bindings for var in found.calls):
             continue
-        shapes = [item.ty.shape for item in found.calls.values()]
+        shapes = [part.ty.shape for part in found.calls.values()]
         same = all(tvm_ffi.structural_equal(shape, call.ty.shape) for shape in shapes)
         if op.activation and not same:
             continue
@@ -269,12 +269,10 @@ def _is_parameter(expr: relax.Expr, match: relax.transform.PatternCheckContext) 
 
 
 def escapes(match: relax.transform.PatternCheckContext) -> relax.Var | None:
-    """Return a variable inside a match that is used outside of it, if there is one.
+    """Return a variable inside a match that is used outside of it, or none.
 
     A composite with such a variable would have two results, could depend on itself through its
     users, or would have to compute the variable twice.
-
-    The variable, or none.
     """
     inside = {hash(var) for var in match.matched_bindings}
     for var, value in match.matched_bindings.items():

@@ -80,7 +80,7 @@ _QUANTIZED = 300
 def _chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     """Generate the composite of an entry that has only chains."""
     chains = chains_of(op) if not op.relax else ()
-    inputs = {item.name: wildcard() for item in op.inputs}
+    inputs = {tensor.name: wildcard() for tensor in op.inputs}
     for chain in chains:
         last = pattern_of(chain.node, inputs)
         rank = (_CHAIN, count_steps(chain.node))
@@ -110,10 +110,10 @@ def _around(
 ) -> Iterator[tuple[Rank, Pattern]]:
     """Generate the composites of an op with all that it fuses."""
     yield (0,), _pattern(table, alone, anchor, parts)
-    for rank, (roles, pattern, known) in enumerate(_tails(alone.op, table, anchor, parts), 1):
-        yield (rank,), _pattern(table, replace(alone, roles=roles), pattern, known)
-    for size, entry, pattern, known in _chain_tails(alone.op, table, anchor, parts):
-        yield (_CHAIN + 1, size), _pattern(table, replace(alone, last=entry), pattern, known)
+    for rank, (roles, pattern, inside) in enumerate(_tails(alone.op, table, anchor, parts), 1):
+        yield (rank,), _pattern(table, replace(alone, roles=roles), pattern, inside)
+    for size, entry, pattern, inside in _chain_tails(alone.op, table, anchor, parts):
+        yield (_CHAIN + 1, size), _pattern(table, replace(alone, last=entry), pattern, inside)
 
 
 def _weight_only(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
@@ -137,7 +137,7 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     matrix = op.is_product
     requantize = op.relax == "relax.quantize"
     # Scales, and the factors of norms, are real.
-    data = [index for index, item in enumerate(op.inputs) if matrix or not item.weight]
+    data = [index for index, operand in enumerate(op.inputs) if matrix or not operand.weight]
     places = range(len(op.inputs))
     # Products take only integers; element-wise ops may read real numbers as well.
     for count in [len(data)] if matrix else [index + 1 for index, _ in enumerate(data)]:
@@ -147,25 +147,25 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
             parts = {"anchor": anchor}
             parts |= {f"dequantize{index}": arguments[index] for index in chosen}
             if requantize:
-                known = {**parts, "quantize": anchor}
-                composite = _pattern(table, Composition(op, Kind.RESCALES), anchor, known)
+                inside = {**parts, "quantize": anchor}
+                composite = _pattern(table, Composition(op, Kind.RESCALES), anchor, inside)
                 yield (_QUANTIZED, count), composite
                 continue
             tails = [((), anchor, parts), *_tails(op, table, anchor, parts, _dequantized())]
-            ends = dict.fromkeys(item.relax for item in quantized_activations(table))
+            ends = dict.fromkeys(entry.relax for entry in quantized_activations(table))
             if ends and not matrix:
                 last = reduce(or_, (call_pattern(name, anchor) for name in ends))
                 tails.append((("activation",), last, {**parts, "activation": last}))
-            for rank, (roles, last, known) in enumerate(tails):
+            for rank, (roles, last, inside) in enumerate(tails):
                 composition = Composition(op, Kind.INTEGERS, roles=roles)
                 if matrix:
-                    to_real = _pattern(table, replace(composition, kind=Kind.TO_REAL), last, known)
+                    to_real = _pattern(table, replace(composition, kind=Kind.TO_REAL), last, inside)
                     yield (_QUANTIZED, count, rank, 0), to_real
-                composite = _pattern(table, composition, *_with_quantize(last, known))
+                composite = _pattern(table, composition, *_with_quantize(last, inside))
                 yield (_QUANTIZED, count, rank, 1), composite
-            for size, entry, last, known in _chain_tails(op, table, anchor, parts, _dequantized()):
+            for size, entry, last, inside in _chain_tails(op, table, anchor, parts, _dequantized()):
                 composition = Composition(op, Kind.INTEGERS, last=entry)
-                composite = _pattern(table, composition, *_with_quantize(last, known))
+                composite = _pattern(table, composition, *_with_quantize(last, inside))
                 yield (_QUANTIZED, count, _CHAIN, size), composite
 
 
@@ -176,7 +176,7 @@ def _quantized_chains(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     for chain in chains_of(op):
         source = _Dequantized()
         last = pattern_of(chain.node, source)
-        parts = {f"dequantize{index}": item for index, item in enumerate(source.made)}
+        parts = {f"dequantize{index}": dequantize for index, dequantize in enumerate(source.made)}
         quantize, parts = _with_quantize(last, {"chain": last, **parts})
         rank = (_QUANTIZED, _CHAIN, count_steps(chain.node))
         yield rank, _pattern(table, Composition(op, Kind.INTEGERS), quantize, parts)
@@ -218,12 +218,12 @@ def _tails(
     residual: DFPattern | None = None,
 ) -> Iterator[tuple[tuple[str, ...], DFPattern, Parts]]:
     """Generate the patterns of an op with an epilogue, one for each last op, by their roles."""
-    for role, last, known in _sums(op, pattern, parts, residual):
-        yield (role,), last, known
+    for role, last, inside in _sums(op, pattern, parts, residual):
+        yield (role,), last, inside
     relax_ops = dict.fromkeys(entry.relax for entry in table.activations_of(op) if entry.relax)
-    for roles, before, known in _ends(op, pattern, parts, residual) if relax_ops else []:
+    for roles, before, inside in _ends(op, pattern, parts, residual) if relax_ops else []:
         last = reduce(or_, (call_pattern(name, before) for name in relax_ops))
-        yield (*roles, "activation"), last, {**known, "activation": last}
+        yield (*roles, "activation"), last, {**inside, "activation": last}
 
 
 def _chain_tails(
@@ -232,9 +232,9 @@ def _chain_tails(
     """Generate the patterns that end in a chain, one each: a chain is not optional."""
     for entry in table.activations_of(op):
         for chain in chains_of(entry) if not entry.relax else ():
-            for _, before, known in _ends(op, pattern, parts, residual):
+            for _, before, inside in _ends(op, pattern, parts, residual):
                 last = pattern_of(chain.node, {entry.inputs[0].name: before})
-                yield count_steps(chain.node), entry, last, {**known, "chain": last}
+                yield count_steps(chain.node), entry, last, {**inside, "chain": last}
 
 
 def _sums(
@@ -264,14 +264,14 @@ def _ends(
 
     An add could be the bias or the residual, so the residual is not just optional.
     """
-    before, known = pattern, parts
+    before, inside = pattern, parts
     residual = []
     for role, last, more in _sums(op, pattern, parts, operand):
         if role == "residual":
             residual = [((role,), last, more)]
         else:
-            before, known = last | before, more
-    return [((), before, known), *residual]
+            before, inside = last | before, more
+    return [((), before, inside), *residual]
 
 
 def _either(pattern: DFPattern, operand: DFPattern, op: str = "relax.add") -> DFPattern:

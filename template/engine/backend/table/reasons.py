@@ -286,10 +286,7 @@ def of_driver(answer: str, what: str = "it", code: Code = Code.DECLINED) -> Reas
 
 
 def nearest(reasons: Sequence[Reason]) -> Reason:
-    """Return the reasons of the entries that come closest, as one sentence.
-
-    With the code of the first, and without repetitions.
-    """
+    """Return the reasons of the entries that come closest as one, with the code of the first."""
     closest = max(reason.closeness for reason in reasons)
     near = [reason for reason in reasons if reason.closeness == closest]
     return Reason(near[0].code, "; ".join(dict.fromkeys(near)), near[0].of_chip, closest)

@@ -71,9 +71,9 @@ class Table:
                 self._add(op, wanted.get(op.name, unlimited))
             except ValueError as error:
                 problems.append(str(error))
-        known = set(tvm.ir.Op.list_op_names())
+        relax_ops = set(tvm.ir.Op.list_op_names())
         for op in extra_ops:
-            if op.relax and op.relax not in known:
+            if op.relax and op.relax not in relax_ops:
                 problems.append(f"{WHERE}: {op.name}: TVM has no op '{op.relax}'.")
             else:
                 self._register(op)
@@ -129,17 +129,15 @@ class Table:
 
     def takes_integer_weights(self, relax_op: str) -> bool:
         """Whether an op may multiply real numbers by constant integers that are dequantized."""
-        known = any(entry.takes_integer_weights for entry in self.entries_of(relax_op))
-        return known and self.get("dequantize") is not None
+        takes = any(entry.takes_integer_weights for entry in self.entries_of(relax_op))
+        return takes and self.get("dequantize") is not None
 
     def activations_of(self, op: Op) -> list[Op]:
         """Return the entries that may be fused after an op."""
         if op.fuses is None:
             return []
         named = op.fuses.activations
-        return [
-            item for item in self.ops if item.activation and (named is None or item.name in named)
-        ]
+        return [op for op in self.ops if op.activation and (named is None or op.name in named)]
 
     def name(self, composition: Composition) -> str:
         """Return the label of a composite, and keep in `compositions` what it stands for."""
@@ -181,9 +179,9 @@ class Table:
             if left_out := self._left_out.get(name):
                 return Reason(Code.LEFT_OUT, "; ".join(left_out), True)
             why = f"{name} is not in the table of this backend"
-            known = NOT_SELECTED.get(name)
-            if known:
-                hint = f"; the catalogue has {known}: select it by an update"
+            selectable = NOT_SELECTED.get(name)
+            if selectable:
+                hint = f"; the catalogue has {selectable}: select it by an update"
                 return Reason(Code.NOT_SELECTED, why + hint)
             return Reason(Code.NOT_IN_TABLE, why)
         refusals = []
@@ -235,9 +233,9 @@ class Table:
         bind_constants: bool = True,
     ) -> Reason | None:
         """Return why the hardware cannot run a chain of calls as one op; none where it can."""
-        tensors = [inputs[item.name] for item in op.inputs]
-        known = {name: plain(value) for name, value in attributes.items()}
-        return self._check(op, tensors, known, call, values or {}, bind_constants, True)[1]
+        tensors = [inputs[tensor.name] for tensor in op.inputs]
+        given = {name: plain(value) for name, value in attributes.items()}
+        return self._check(op, tensors, given, call, values or {}, bind_constants, True)[1]
 
     def count_operations(self, call: relax.Call, values: Values, bounds: Mapping[str, int]) -> int:
         """Estimate the arithmetic of a call within the table's limits."""
@@ -256,11 +254,11 @@ class Table:
                 for size in sizes
             )
 
-        tensors, known = arguments_of(call, values)
-        for item, tensor in zip(entry.inputs, tensors, strict=True):
+        tensors, names = arguments_of(call, values)
+        for operand, tensor in zip(entry.inputs, tensors, strict=True):
             fields = tensor.fields if isinstance(tensor, relax.Tuple) else None
             shapes = tuple(map(shape_of, fields)) if fields is not None else shape_of(tensor)
-            known[item.name] = shapes
+            names[operand.name] = shapes
         result = getattr(call.ty, "fields", [call.ty])[0]
-        known["out"] = shape_of(relax.Var("out", result))
-        return count(entry.operations, known)
+        names["out"] = shape_of(relax.Var("out", result))
+        return count(entry.operations, names)

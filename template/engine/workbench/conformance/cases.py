@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from ...backend.api import TABLE, JsonFields, JsonObject
+from ...backend.api import TABLE, JsonObject
 from .case_files import read_cases
 
 
-def dtypes_of(op: str, case: JsonFields) -> tuple[str, ...]:
+def dtypes_of(op: str, case: JsonObject) -> tuple[str, ...]:
     """Return this chip's element types of a case's first input, the default type first."""
     entry = TABLE.get(op)
     known = entry.inputs[0].dtypes if entry is not None and entry.inputs else ()
@@ -21,7 +21,7 @@ def is_list(entry: object) -> bool:
     return isinstance(entry, list) and any(isinstance(item, (list, dict)) for item in entry)
 
 
-def names_dtypes(case: JsonFields) -> bool:
+def names_dtypes(case: JsonObject) -> bool:
     """Whether inputs of a case name their element types, so that it exists in no other types."""
     inputs = case["inputs"].values()
     given = [spec for item in inputs for spec in (item if is_list(item) else [item])]

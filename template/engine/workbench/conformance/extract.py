@@ -18,7 +18,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...backend.api import BACKEND, TABLE, Array, simplify, with_bounds_of
+from ...backend.api import BACKEND, Array, with_bounds_of
 from .compiled import partition_for, run_on_host
 from .inlining import inlined
 
@@ -142,11 +142,11 @@ def misfit(params: Sequence[relax.Var], arrays: Sequence[Array]) -> str:
         shape = list(param.ty.shape)
         wanted = ", ".join(str(sizes.get(size, getattr(size, "value", size))) for size in shape)
         fits = array.ndim == len(shape) and str(array.dtype) == str(param.ty.dtype)
-        for size, found in zip(shape, array.shape, strict=False):
+        for size, length in zip(shape, array.shape, strict=False):
             if isinstance(size, tvm.tirx.Var):
-                fits &= sizes.setdefault(size, found) == found
+                fits &= sizes.setdefault(size, length) == length
             elif isinstance(size, tvm.tirx.IntImm):
-                fits &= int(size) == found
+                fits &= int(size) == length
         if not fits:
             return (
                 f"its array for '{param.name}' is {array.dtype} of shape {list(array.shape)}, and "
@@ -164,14 +164,14 @@ def parts(mod: tvm.IRModule) -> dict[str, str]:
 
     Regions, and composites as `region.composite<number>`, each with its contents.
     """
-    found = {}
+    contents = {}
     for symbol, function in _regions(_partitioned(mod)).items():
         composites = _composites(function)
         labels = {name: str(value.attrs["Composite"]) for name, value in composites.items()}
-        found[symbol] = ", ".join(label.removeprefix(f"{BACKEND}.") for label in labels.values())
+        contents[symbol] = ", ".join(label.removeprefix(f"{BACKEND}.") for label in labels.values())
         for name, label in labels.items():
-            found[f"{symbol}.{name}"] = label.removeprefix(f"{BACKEND}.")
-    return found
+            contents[f"{symbol}.{name}"] = label.removeprefix(f"{BACKEND}.")
+    return contents
 
 
 def extract(
@@ -179,9 +179,9 @@ def extract(
 ) -> CaseFile:
     """Extract a part of a model."""
     mod = _partitioned(mod)
-    known = parts(mod)
-    if part not in known:
-        raise ValueError(f"there is no part '{part}'; there are {', '.join(known) or 'none'}")
+    names = parts(mod)
+    if part not in names:
+        raise ValueError(f"there is no part '{part}'; there are {', '.join(names) or 'none'}")
     symbol, _, composite = part.partition(".")
     arguments = _values_at(mod, mod[function], symbol, inputs)
     body = mod[symbol].without_attr("Codegen")
@@ -196,7 +196,7 @@ def extract(
 
 
 def _partitioned(mod: tvm.IRModule) -> tvm.IRModule:
-    return mod if _regions(mod) else partition_for(simplify(mod, TABLE))
+    return mod if _regions(mod) else partition_for(mod)
 
 
 def _regions(mod: tvm.IRModule) -> dict[str, relax.Function]:
@@ -233,7 +233,7 @@ def _without_shapes(
             numbers = [int(number) for number in argument]
             shapes[param] = relax.ShapeExpr(numbers)
             pairs = zip(param.ty.values, numbers, strict=True)
-            sizes |= {size: item for size, item in pairs if isinstance(size, tvm.tirx.Var)}
+            sizes |= {size: number for size, number in pairs if isinstance(size, tvm.tirx.Var)}
     kept = [
         argument
         for param, argument in zip(function.params, arguments, strict=True)
@@ -254,7 +254,7 @@ def _values_at(
     A shape among them becomes an array of its sizes.
     """
     blocks: list[relax.BindingBlock] = []
-    found: list[relax.Expr] = []
+    values: list[relax.Expr] = []
     for block in function.body.blocks:
         bindings: list[relax.Binding] = []
         for binding in block.bindings:
@@ -264,12 +264,12 @@ def _values_at(
                     if isinstance(argument.ty, relax.ShapeType):
                         numbers = relax.op.shape_to_tensor(argument)
                         kind = relax.TensorType([argument.ty.ndim], "int64")
-                        found.append(relax.Var("sizes", kind))
-                        bindings.append(relax.VarBinding(found[-1], numbers))
+                        values.append(relax.Var("sizes", kind))
+                        bindings.append(relax.VarBinding(values[-1], numbers))
                     else:
-                        found.append(argument)
-                var = relax.Var("arguments", relax.TupleType([item.ty for item in found]))
-                bindings.append(relax.VarBinding(var, relax.Tuple(found)))
+                        values.append(argument)
+                var = relax.Var("arguments", relax.TupleType([value.ty for value in values]))
+                bindings.append(relax.VarBinding(var, relax.Tuple(values)))
                 blocks.append(type(block)(bindings))
                 body = relax.SeqExpr(blocks, var)
                 cut = relax.Function(function.params, body, var.ty)

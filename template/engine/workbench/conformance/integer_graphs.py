@@ -62,8 +62,8 @@ class _Second:
 
 def _known() -> list[Op]:
     """Return the ops of the table that compute with quantized tensors."""
-    known = [entry for entry in TABLE.ops if entry.quantized is not None]
-    return [entry for entry in known if entry.name in OPS] if TABLE.computes_quantized else []
+    entries = [entry for entry in TABLE.ops if entry.quantized is not None]
+    return [entry for entry in entries if entry.name in OPS] if TABLE.computes_quantized else []
 
 
 def possible_anchors() -> list[Op]:
@@ -77,14 +77,14 @@ def anchors(before: Callable[[Work], None] | None = None) -> list[Op]:
     Where the driver takes no integers, it may still take the parts, which compute with real
     numbers.
     """
-    found = []
+    entries = []
     for entry in possible_anchors():
         work = quantized.first_of(entry.name)
         if before is not None and work is not None:
             before(work)
         if quantized.lacks_integers(entry.name) is None:
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries
 
 
 class IntegerGraph:
@@ -109,9 +109,9 @@ class IntegerGraph:
         self._seed = choose(range(1 << 16))
         self._random = np.random.default_rng(self._seed)
         self._computed: list[Integers] = []
-        matrix, others = anchors(), [item for item in _known() if not item.is_product]
-        means = [item for item in others if item.inside == "integers"]
-        pairs = [item for item in others if len(item.inputs) == 2]
+        matrix, others = anchors(), [entry for entry in _known() if not entry.is_product]
+        means = [entry for entry in others if entry.inside == "integers"]
+        pairs = [entry for entry in others if len(entry.inputs) == 2]
         if not matrix:
             return
         self._step(self._choose(matrix), None)
@@ -124,8 +124,8 @@ class IntegerGraph:
     @property
     def wants_constants(self) -> bool:
         """Whether an op takes constants only, such as weights."""
-        known = (TABLE.get(name) for name in self.ops)
-        return any(entry is not None and entry.wants_constants for entry in known)
+        entries = (TABLE.get(name) for name in self.ops)
+        return any(entry is not None and entry.wants_constants for entry in entries)
 
     @property
     def whole(self) -> bool:
@@ -138,10 +138,10 @@ class IntegerGraph:
 
     def misnamed(self, regions: Sequence[Sequence[str]]) -> str:
         """Return which composite does not compute with integers, or nothing."""
-        integers = {item.name for item in _known() if item.inside == "integers"}
+        integers = {entry.name for entry in _known() if entry.inside == "integers"}
         for label in (label for labels in regions for label in labels):
-            found = TABLE.compositions[label]
-            if found.kind is Kind.REALS and found.op.name in {*integers, "dequantize"}:
+            composition = TABLE.compositions[label]
+            if composition.kind is Kind.REALS and composition.op.name in {*integers, "dequantize"}:
                 return f"{label} computes with real numbers"
         return ""
 
@@ -173,7 +173,7 @@ class IntegerGraph:
         """Return the values that nothing reads."""
         values = [binding.value for binding in self.model.bindings]
         used = {var for value in values for var in relax.analysis.free_vars(value)}
-        return [item.tensor for item in self._computed if item.tensor.expr not in used]
+        return [integers.tensor for integers in self._computed if integers.tensor.expr not in used]
 
     def _moved(self, source: Integers) -> tuple[str, Integers]:
         """Append an op that only moves elements, written with real numbers."""
@@ -200,19 +200,19 @@ class IntegerGraph:
     def _joined(self, source: Integers) -> Integers:
         """Append a concat of tensors of several scales."""
         shape = tuple(source.tensor.shape)
-        rescaled = next((item for item in _known() if item.name == "quantize"), None)
+        rescaled = next((entry for entry in _known() if entry.name == "quantize"), None)
         if rescaled is None or source.tensor.dtype not in self._types(rescaled):
             raise _Unfit  # Parts are not rescaled.
         types = self._types(rescaled)
         others = [self._other(shape, source.scale, types) for _ in range(self._choose([1, 2]))]
         parts = [*others, source][:: self._choose([1, -1])]
         axis = self._choose(range(len(shape)))
-        reals = relax.Tuple([self._real(item) for item in parts])
+        reals = relax.Tuple([self._real(part) for part in parts])
         expr = self.model.bind(relax.op.concat(reals, axis))
         scale, dtype = self._choose([source.scale, others[0].scale]), source.tensor.dtype
         zero = self._choose([source.zero, self._zero(dtype)])
         rule = TABLE.chip.requantize
-        steps = [numpy_reference.requantize(item.steps, item.scale / scale, rule) for item in parts]
+        steps = [numpy_reference.requantize(part.steps, part.scale / scale, rule) for part in parts]
         return self._result(expr, np.concatenate(steps, axis), scale, zero, dtype)
 
     def _average(self, entry: Op, source: Integers) -> Integers:
@@ -268,14 +268,14 @@ class IntegerGraph:
         is_wide = source.tensor.dtype == "int16"
         # Only a matmul of int16 has a second input of int16.
         all_types = is_wide and entry.name == "matmul"
-        types = [item for item in self._types(entry) if all_types or item != "int16"]
+        types = [dtype for dtype in self._types(entry) if all_types or dtype != "int16"]
         computed = entry.name == "matmul" and not TABLE.chip.constant_weights
         if computed and self._choose([False, True]):
             second = self._activation(shape, types)
         else:
             second = self._constant(weight_shape, channel, self._choose(types))
         reals = [self._real(source), second.real]
-        tensors = [Tensor(item, {}) for item in reals]
+        tensors = [Tensor(real, {}) for real in reals]
         call = self.model.normalize(entry.name, tensors, attributes)
         exact = [source.steps, second.steps]
         (sums,) = compute(entry.name, call, exact, attributes, 1)
@@ -300,7 +300,7 @@ class IntegerGraph:
             expr = self.model.bind(relax.op.add(expr, self._real(other)))
             values = values + numpy_reference.requantize(other.steps, other.scale / step, rule)
         limit = -np.inf
-        names = {item.name for item in TABLE.activations_of(entry)}
+        names = {activation.name for activation in TABLE.activations_of(entry)}
         if "relu" in names and self._choose([False, True]):
             expr = self.model.bind(relax.op.nn.relu(expr))
             limit = 0
@@ -310,8 +310,8 @@ class IntegerGraph:
         """Return a second input that is computed or an argument: with one scale, and batches."""
         columns = self._choose([8, 5, 17])
         batch = self._choose([shape[:-2], ()])
-        item = self._other((*batch, shape[-1], columns), 0.05, types)
-        return _Second(self._real(item), item.steps, np.asarray(item.scale, "float32"))
+        other = self._other((*batch, shape[-1], columns), 0.05, types)
+        return _Second(self._real(other), other.steps, np.asarray(other.scale, "float32"))
 
     def _constant(self, shape: tuple[int, ...], channel: int, dtype: str) -> _Second:
         """Return a weight, with one scale or one for each channel."""
@@ -350,7 +350,7 @@ class IntegerGraph:
         else:
             bias = relax.const(real if way == "reshape" else real.reshape(shape))
         if way != "real" and len(shape) > 1:
-            sizes = [size if item == -1 else 1 for item in shape]
+            sizes = [size if kept == -1 else 1 for kept in shape]
             bias = self.model.bind(relax.op.reshape(bias, sizes))
         added = np.rint(real.astype(np.float64) / np.broadcast_to(wide.reshape(-1), (size,)))
         return self.model.bind(relax.op.add(expr, bias)), added.reshape(along)
@@ -359,7 +359,7 @@ class IntegerGraph:
         """Append an op that computes with real numbers inside."""
         case = OPS[entry.name]["cases"][0]
         attributes = dict(case.get("attributes", {}))
-        weights = any(item.weight for item in entry.inputs)
+        weights = any(spec.weight for spec in entry.inputs)
         fits = len(source.tensor.shape) in entry.inputs[0].ranks
         if weights or not fits or source.tensor.dtype not in self._types(entry):
             raise _Unfit
@@ -371,11 +371,11 @@ class IntegerGraph:
             operands.append(self._other(shape, source.scale, self._types(entry)))
         elif len(entry.inputs) != 1:
             raise _Unfit
-        reals = [Tensor(self._real(item), {}) for item in operands]
+        reals = [Tensor(self._real(operand), {}) for operand in operands]
         call = self.model.normalize(entry.name, reals, attributes)
         if tuple(map(int, call.ty.shape)) != tuple(source.tensor.shape):
             raise _Unfit
-        (value,) = compute(entry.name, call, [item.real for item in operands], attributes, 1)
+        (value,) = compute(entry.name, call, [operand.real for operand in operands], attributes, 1)
         dtype = self._choose(self._types(entry))
         # A large int16 leaves a float32 fewer bits, so it may round differently further from a tie.
         wide = dtype == "int16" and self._choose([False, True])
@@ -431,11 +431,11 @@ class IntegerGraph:
 
     def _other(self, shape: tuple[int, ...], scale: float, types: Sequence[str]) -> Integers:
         """Return another tensor of a shape: one of the graph, or an argument."""
-        alike = [item for item in self._computed if tuple(item.tensor.shape) == shape]
-        alike = [item for item in alike if item.tensor.dtype in types]
+        alike = [integers for integers in self._computed if tuple(integers.tensor.shape) == shape]
+        alike = [integers for integers in alike if integers.tensor.dtype in types]
         if alike and self._choose([True, False]):
-            found: Integers = self._choose(alike)
-            return found
+            chosen: Integers = self._choose(alike)
+            return chosen
         return self._argument(shape, types, scale * self._choose([0.7, 1.9]))
 
     def _first_shape(self, entry: Op) -> tuple[int, ...]:
@@ -472,10 +472,10 @@ class IntegerGraph:
             raise _Unfit
         return (shape[1], 1, kernel, kernel), 0, {**attributes, "groups": shape[1]}
 
-    def _real(self, item: Integers) -> relax.Expr:
-        zero = relax.const(np.asarray(item.zero, item.tensor.dtype))
-        scale = relax.const(np.float32(item.scale))
-        return self.model.bind(relax.op.dequantize(item.tensor.expr, scale, zero, -1))
+    def _real(self, integers: Integers) -> relax.Expr:
+        zero = relax.const(np.asarray(integers.zero, integers.tensor.dtype))
+        scale = relax.const(np.float32(integers.scale))
+        return self.model.bind(relax.op.dequantize(integers.tensor.expr, scale, zero, -1))
 
     def _quantize(self, expr: relax.Expr, scale: float, zero: int, dtype: str) -> relax.Expr:
         zeros = relax.const(np.asarray(zero, dtype))

@@ -109,11 +109,11 @@ def compute(
 
     def widen(value: Any) -> Any:
         if isinstance(value, list):
-            return [widen(item) for item in value]
+            return [widen(part) for part in value]
         return value.astype(np.float64) if np.issubdtype(value.dtype, np.floating) else value
 
     entry = entry_of(op)
-    names = {item.name: widen(value) for item, value in zip(entry.inputs, inputs, strict=True)}
+    names = {spec.name: widen(value) for spec, value in zip(entry.inputs, inputs, strict=True)}
     names.update(values_of_attributes(entry, call, attributes, n))
     with np.errstate(all="ignore"):
         result = eval(OPS[op]["numpy"], {**vars(numpy_reference), **names})
@@ -155,11 +155,11 @@ def step_of(
     number, tolerance = 1, entry.tolerance
     if isinstance(tolerance, Accumulated) and results[0].size:
         names = values_of_attributes(entry, call, attributes, n)
-        for item, value in zip(entry.inputs, inputs, strict=True):
-            if item.name == tolerance.shifted:
+        for spec, value in zip(entry.inputs, inputs, strict=True):
+            if spec.name == tolerance.shifted:
                 tolerance = behind_mean(tolerance, value, names.get("epsilon", 0))
-            shapes = tuple(one.shape for one in value) if isinstance(value, list) else value.shape
-            names[item.name] = shapes
+            shapes = tuple(part.shape for part in value) if isinstance(value, list) else value.shape
+            names[spec.name] = shapes
         number = tolerance.terms({**names, "out": results[0].shape})
     floats = [array[np.isfinite(array)] for array in results if array.dtype.kind == "f"]
     largest = max((float(np.abs(array).max()) for array in floats if array.size), default=0.0)
@@ -229,8 +229,8 @@ class Model:
         steps: dict[int, Step] = {}
         for n in SIZES:
             arrays = [
-                [tensor.values[n] for tensor in item] if isinstance(item, list) else item.values[n]
-                for item in inputs
+                [t.values[n] for t in operand] if isinstance(operand, list) else operand.values[n]
+                for operand in inputs
             ]
             values = evaluate(op, call, arrays, attributes, n)
             steps[n] = step_of(op, call, arrays, attributes, n, values)
@@ -287,8 +287,8 @@ class Model:
             return trial.arguments[-1]
 
         stand_ins = [
-            [stand_in(tensor) for tensor in item] if isinstance(item, list) else stand_in(item)
-            for item in inputs
+            [stand_in(t) for t in operand] if isinstance(operand, list) else stand_in(operand)
+            for operand in inputs
         ]
         try:
             call = trial.normalize(op, stand_ins, attributes)
@@ -299,7 +299,7 @@ class Model:
         if entry.relax:
             reason = TABLE.refusal(call)
         else:
-            tensors = {item.name: one.expr for item, one in zip(entry.inputs, inputs, strict=True)}
+            tensors = {spec.name: t.expr for spec, t in zip(entry.inputs, inputs, strict=True)}
             reason = TABLE.refusal_of_chain(entry, tensors, attributes, call)
         if reason is None:
             trial.outputs = [Tensor(trial.bind(call), {})]
@@ -312,8 +312,8 @@ class Model:
         """Make a call of an op, with its type; for a chain, its last call."""
         given = {name: substitute(value, self.symbol) for name, value in attributes.items()}
         tensors = [
-            relax.Tuple([t.expr for t in item]) if isinstance(item, list) else item.expr
-            for item in inputs
+            relax.Tuple([t.expr for t in operand]) if isinstance(operand, list) else operand.expr
+            for operand in inputs
         ]
         call_entry(entry_of(op), tensors, given, self.bind)
         return self.bindings.pop().value
@@ -364,8 +364,8 @@ class Model:
         """
         values = [binding.value for binding in self.bindings]
         calls = [value for value in values if isinstance(value, relax.Call)]
-        known = [call for call in calls if TABLE.entries_of(call.op.name)]
-        reasons = [TABLE.refusal(call, asked_later=asked_later, **options) for call in known]
+        judged = [call for call in calls if TABLE.entries_of(call.op.name)]
+        reasons = [TABLE.refusal(call, asked_later=asked_later, **options) for call in judged]
         return [reason for reason in reasons if reason is not None]
 
     @property
@@ -377,7 +377,7 @@ class Model:
 def plain(value: object) -> Any:
     """Return an attribute as Python data."""
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(plain(item) for item in value)
+        return tuple(plain(part) for part in value)
     if isinstance(value, (tirx.IntImm, tirx.FloatImm)):
         return value.value
     if value is None or isinstance(value, (bool, int, float)) or callable(value):
@@ -390,5 +390,5 @@ def substitute(value: object, n: object) -> Any:
     if isinstance(value, dict):
         return eval(value["python"], {"np": np, "tirx": tirx})
     if isinstance(value, (list, tuple)):
-        return type(value)(substitute(item, n) for item in value)
+        return type(value)(substitute(part, n) for part in value)
     return n if isinstance(value, str) and value == "n" else value

@@ -22,7 +22,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from ...backend.api import TABLE, Code, JsonFields, JsonObject, Verdict
+from ...backend.api import TABLE, Code, JsonObject, Verdict
 from . import chip
 from .imported import (
     Imported,
@@ -223,7 +223,7 @@ class _Run:
 
     node: Node
     model: Imported
-    fields: JsonFields
+    fields: JsonObject
     verdicts: Sequence[Verdict]
     error: str = ""
     excuse: str = ""

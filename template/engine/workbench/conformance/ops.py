@@ -79,29 +79,29 @@ def _works() -> dict[str, Work]:
         # Ops that a vendor has taken out are not tested.
         if TABLE.get(op) is None:
             continue
-        for item in entry["cases"]:
-            for case in Case.variants(op, item):
+        for written in entry["cases"]:
+            for case in Case.variants(op, written):
                 works[str(case)] = Work(case, "all")
-            for case in _edges(op, item):
+            for case in _edges(op, written):
                 if case.entry["edge"] > 0:
                     works[str(case)] = Work(case, "all")
                 # It stays on the host, which needs a kernel for it.
-                elif item.get("host", True) and _is_empty(case):
+                elif written.get("host", True) and _is_empty(case):
                     works[str(case)] = Work(case, "none", NO_ELEMENTS)
-        for item in entry["refused"]:
-            case = Case(op, {**item, "name": f"refused {item['name']}"})
+        for written in entry["refused"]:
+            case = Case(op, {**written, "name": f"refused {written['name']}"})
             # With a number for the symbol, there may be nothing to refuse.
-            if chip.fitted(op, item) is item:
-                works[str(case)] = Work(case, "none", item["reason"])
+            if chip.fitted(op, written) is written:
+                works[str(case)] = Work(case, "none", written["reason"])
     return works
 
 
-def _edges(op: str, item: Mapping[str, object]) -> Iterator[Case]:
+def _edges(op: str, form: Mapping[str, object]) -> Iterator[Case]:
     """Make edge cases from one that has a symbolic size."""
-    if not chip.has_symbol(item["inputs"]):
+    if not chip.has_symbol(form["inputs"]):
         return
     for n, name in EDGES.items():
-        fixed = {**item, **chip.fixed(item, n), "name": f"{item['name']}, {name}", "edge": n}
+        fixed = {**form, **chip.fixed(form, n), "name": f"{form['name']}, {name}", "edge": n}
         # One element type is enough for sizes; only the odd size needs all types for its values.
         yield from Case.variants(op, fixed)[: None if n > 1 else 1]
 
@@ -163,8 +163,8 @@ def _run(work: Work, model: Model, compiled: Compiled, host: Compiled) -> Outcom
     }
     try:
         partitioned = compiled.partitioned[model.name]
-        found = placement(partitioned, model.name)
-        fields["found"] = found.extent
+        places = placement(partitioned, model.name)
+        fields["found"] = places.extent
         report = offload_report(partitioned)
         reasons = [
             str(op.reason)
@@ -172,7 +172,7 @@ def _run(work: Work, model: Model, compiled: Compiled, host: Compiled) -> Outcom
             if op.function == model.name and not op.bookkeeping
         ]
         fields["reason"] = "; ".join(dict.fromkeys(reasons))
-        status, complaint = _judge_placement(work, model, found.extent, found.regions, reasons)
+        status, complaint = _judge_placement(work, model, places.extent, places.regions, reasons)
         if not status and not chip.HAS_NAN and model.has_nan:
             status, complaint = "not_run", "the chip promises nothing about NaN, which is in it"
         if status:
@@ -203,8 +203,8 @@ def _judge_placement(
         else:
             entry = TABLE.get(work.case.op)
             entries = TABLE.entries_of(entry.relax) if entry is not None else []
-            known = {work.case.op, *(op.name for op in entries)}
-            if len(regions) == 1 and len(regions[0]) == 1 and regions[0][0] in known:
+            names = {work.case.op, *(op.name for op in entries)}
+            if len(regions) == 1 and len(regions[0]) == 1 and regions[0][0] in names:
                 return "", ""
             complaint = f"it is not one composite of its name in one region, but {regions}"
         # The driver may take parts of a chain that it declines, and the table may refuse parts.

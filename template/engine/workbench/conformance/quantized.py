@@ -55,9 +55,9 @@ _VARIANTS = (
     Variant("uint8", "int8", "uint8", (9, 0, -40), True, True, True, "hard_swish"),
     Variant("int16", "int8", "int16", bias=True, activation="hard_swish"),
     *(
-        Variant("int8", "int8", "int8", (3, 0, -20), bias=True, activation=item.name)
-        for item in TABLE.ops
-        if item.activation and item.name in OPS and item.name not in ("relu", "clip", "sigmoid")
+        Variant("int8", "int8", "int8", (3, 0, -20), bias=True, activation=op.name)
+        for op in TABLE.ops
+        if op.activation and op.name in OPS and op.name not in ("relu", "clip", "sigmoid")
     ),
 )
 _LONG: dict[str, dict[str, object]] = {
@@ -168,7 +168,7 @@ def _works() -> dict[str, Work | Weights]:
     works: dict[str, Work | Weights] = {}
     entry = TABLE.get("matmul")
     if entry is not None and TABLE.takes_integer_weights("relax.matmul"):
-        works |= {str(item): item for item in _WEIGHTS if _takes(item, entry)}
+        works |= {str(weights): weights for weights in _WEIGHTS if _takes(weights, entry)}
     if not TABLE.computes_quantized:
         return works
     for entry in TABLE.ops:
@@ -181,13 +181,13 @@ def _works() -> dict[str, Work | Weights]:
         variants = _VARIANTS if matrix else _OTHERS
         # Every case once, and every variant once.
         count = max(len(cases) if entry.inside == "integers" else 2, len(variants))
-        known = [item for item in variants if _is_known(item, entry)]
-        pairs = zip(cycle(cases), cycle(known), range(count), strict=False)
+        fitting = [variant for variant in variants if _is_known(variant, entry)]
+        pairs = zip(cycle(cases), cycle(fitting), range(count), strict=False)
         for case, variant, _ in pairs:
             work = Work(case, variant)
             works[str(work)] = work
         if matrix:
-            narrow = [item for item in _NARROW if _is_known(item, entry)]
+            narrow = [variant for variant in _NARROW if _is_known(variant, entry)]
             for case, variant in zip(cycle(cases), narrow, strict=False):
                 work = Work(case, variant)
                 works[str(work)] = work
@@ -209,9 +209,9 @@ def _rescaled() -> Iterator[Work]:
             entry, case = TABLE.get(name), Case(name, {"name": "many sums", "inputs": inputs})
             if entry is None or entry.quantized is None or name not in OPS:
                 continue
-            known = replace(variant, bias=(entry.fuses or Fuses()).bias is not None)
-            if _is_known(known, entry) and _suits(case):
-                yield Work(case, known)
+            fitting = replace(variant, bias=(entry.fuses or Fuses()).bias is not None)
+            if _is_known(fitting, entry) and _suits(case):
+                yield Work(case, fitting)
                 break
 
 
@@ -243,18 +243,18 @@ def _joined() -> Iterator[Joined]:
     rescale, entry = TABLE.get("quantize"), TABLE.get("concat")
     if rescale is None or rescale.quantized is None or entry is None:
         return
-    known = [item for item in _OTHERS if not item.activation and _is_known(item, rescale)]
+    fitting = [form for form in _OTHERS if not form.activation and _is_known(form, rescale)]
     dtypes = entry.inputs[0].dtypes
-    known = [item for item in known if not dtypes or {item.data, item.weight} <= {*dtypes}]
+    fitting = [form for form in fitting if not dtypes or {form.data, form.weight} <= {*dtypes}]
     cases = [case for case in Case.all("concat") if not case.dtype]
     cases = [case for case in cases if len(next(case.specs())[1]) > 1]
     cases = [case for case in cases if not case.model(exact=False).refusals(asked_later=False)]
-    for case, variant, _ in zip(cycle(cases), cycle(known), range(8), strict=False):
+    for case, variant, _ in zip(cycle(cases), cycle(fitting), range(8), strict=False):
         yield Joined(case, variant)
-    tied = [item for item in _TIED_OTHERS if _is_known(item, rescale)]
-    tied = [item for item in tied if not dtypes or {item.data, item.weight} <= {*dtypes}]
+    tied = [form for form in _TIED_OTHERS if _is_known(form, rescale)]
+    tied = [form for form in tied if not dtypes or {form.data, form.weight} <= {*dtypes}]
     if cases:
-        yield from (Joined(max(cases, key=_results), item) for item in tied)
+        yield from (Joined(max(cases, key=_results), form) for form in tied)
 
 
 def _is_known(variant: Variant, entry: Op) -> bool:
@@ -283,7 +283,7 @@ def _suits(case: Case) -> bool:
     """Whether a case has two matrices, or float tensors of the same kind, and the chip takes it."""
     entry = entry_of(case.op)
     matrix = entry.is_product
-    specs = [spec for item, (spec, *_) in case.specs() if matrix or not item.weight]
+    specs = [spec for operand, (spec, *_) in case.specs() if matrix or not operand.weight]
     if case.entry.get("attributes", {}).get("out_dtype"):
         return False
     if any(spec.values is not None or spec.dtype != "float32" or not spec.shape for spec in specs):
@@ -313,21 +313,18 @@ def cases(settings: Settings) -> list[str]:
 
 def essentials() -> list[str]:
     """Return the names of a few cases: each has an op or a variant that no earlier one has."""
-    known: set[object] = set()
+    covered: set[object] = set()
     chosen = []
     for name, work in _works().items():
         parts = {work.op, work.kind}
-        if not parts <= known:
-            known |= parts
+        if not parts <= covered:
+            covered |= parts
             chosen.append(name)
     return chosen
 
 
 def first_of(op: str) -> Work | None:
-    """Return the first case of an op with integers, which tells whether it has any.
-
-    None if it does not compute with quantized tensors here.
-    """
+    """Return the first case of an op with integers; none if it has no such form here."""
     works = (work for work in _works().values() if isinstance(work, Work) and work.op == op)
     return next(works, None)
 

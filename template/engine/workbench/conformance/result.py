@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 
-from ...backend.api import DECLINES, JsonFields, JsonObject, one_line
+from ...backend.api import DECLINES, JsonObject, one_line
 
 FORMAT_VERSION = 1
 """Raise it with every incompatible change of the format."""
@@ -78,7 +78,7 @@ class Outcome:
         }
 
     @classmethod
-    def from_dict(cls, record: JsonFields) -> Outcome:
+    def from_dict(cls, record: JsonObject) -> Outcome:
         """Read a record; ignore unknown fields."""
         known = {item.name for item in fields(cls)}
         return cls(**{name: value for name, value in record.items() if name in known})
@@ -177,7 +177,7 @@ class Result:
         return head.removesuffix("0\n}") + f"[\n{cases}\n ]\n}}\n"
 
     @classmethod
-    def from_dict(cls, data: JsonFields) -> Result:
+    def from_dict(cls, data: JsonObject) -> Result:
         """Read the output of `to_dict`."""
         if data.get("format_version") != FORMAT_VERSION:
             raise ValueError(
@@ -191,7 +191,7 @@ class Result:
         )
 
 
-def table_of(cases: Iterable[JsonFields]) -> dict[str, dict[str, Counter[str]]]:
+def table_of(cases: Iterable[JsonObject]) -> dict[str, dict[str, Counter[str]]]:
     """Count cases by subject and element type."""
     table: dict[str, dict[str, Counter[str]]] = {}
     for case in cases:
