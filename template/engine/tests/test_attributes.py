@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What importers read of operators: the tables, a planted drop, and the refusal of the rest."""
+"""What importers read of operators: the readings, a planted drop, and the refusal of the rest."""
 
 import json
 
@@ -8,26 +8,26 @@ import pytest
 from tvm import relax
 
 from backend.engine.backend.importers import from_exported_program, from_onnx
-from backend.engine.backend.importers.attributes import tables
+from backend.engine.backend.importers.attributes import readings
 from backend.engine.backend.importers.attributes.harmless import HARMLESS
-from backend.engine.workbench.drift import tables as drift_tables
+from backend.engine.workbench.drift import readings as drift_readings
 
 
 def names_in(table):
     return {name for rows in table.values() for row in rows.values() for name in row["reads"]}
 
 
-# ---- The tables ---------------------------------------------------------------------------------
+# ---- The readings -------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("front_door", tables.FRONT_DOORS)
+@pytest.mark.parametrize("front_door", readings.FRONT_DOORS)
 def test_the_table_says_what_is_read(front_door):
     for package in (front_door, *(("torchao",) if front_door == "torch" else ())):
         pytest.importorskip(package)
-    found = drift_tables.find(front_door)
-    assert drift_tables.changes(tables.load(front_door), found) == []
-    assert json.loads(drift_tables.text_of(found)) == tables.load(front_door)
+    found = drift_readings.find(front_door)
+    assert drift_readings.changes(readings.load(front_door), found) == []
+    assert json.loads(drift_readings.text_of(found)) == readings.load(front_door)
 
 
 def test_the_tables_have_each_operator_that_is_converted():
@@ -36,7 +36,7 @@ def test_the_tables_have_each_operator_that_is_converted():
 
     from backend.engine.backend.importers.onnx.operators import RULES
 
-    table = tables.load("onnx")
+    table = readings.load("onnx")
     listed = {part: {op.rpartition("-")[0] for op in table[part]} for part in table}
     listed = {part: {op.rpartition(".")[2] for op in ops} for part, ops in listed.items()}
     without_schema = {"AllClassNMS"}
@@ -48,7 +48,7 @@ def test_the_tables_have_each_op_of_pytorch():
     torch = pytest.importorskip("torch")
     from tvm.relax.frontend.torch import exported_program_translator as translator
 
-    table = tables.load("torch")["importer"]
+    table = readings.load("torch")["importer"]
     converted = set(translator.ExportedProgramImporter().convert_map)
     ops = {f"aten.{op}" for op in converted if "." in op}
     registered = {
@@ -64,12 +64,12 @@ def test_the_tables_have_each_operator_of_tflite():
     from backend.engine.backend.importers.tflite.operators import Converter
 
     converters = Converter(None, None, None, None).convert_map
-    assert tables.load("tflite")["importer"].keys() == converters.keys()
+    assert readings.load("tflite")["importer"].keys() == converters.keys()
 
 
-@pytest.mark.parametrize("front_door", tables.FRONT_DOORS)
+@pytest.mark.parametrize("front_door", readings.FRONT_DOORS)
 def test_only_what_is_not_read_is_harmless(front_door):
-    table = tables.load(front_door)
+    table = readings.load(front_door)
     ignored = {}
     for rows in table.values():
         for op, row in rows.items():
@@ -85,7 +85,7 @@ def test_only_what_is_not_read_is_harmless(front_door):
 
 
 def test_what_a_rule_reads_needs_no_entry_as_harmless():
-    for op, row in tables.load("onnx")["rules"].items():
+    for op, row in readings.load("onnx")["rules"].items():
         read = set(row["reads"]) - set(row.get("hands_on", ()))
         name = op.rpartition("-")[0].rpartition(".")[2]
         assert not read & HARMLESS["onnx"].get(name, {}).keys(), op
@@ -95,7 +95,7 @@ def test_what_a_rule_reads_needs_no_entry_as_harmless():
 
 
 def changes_of(before, after):
-    changes = drift_tables.changes({"importer": before}, {"importer": after})
+    changes = drift_readings.changes({"importer": before}, {"importer": after})
     assert all(change.loses for change in changes)
     return [change[1:] for change in changes]
 
@@ -128,7 +128,7 @@ def test_a_planted_drop_is_found_in_onnx():
 def test_a_planted_drop_is_found_in_a_rule_for_onnx():
     pytest.importorskip("onnx")
     from backend.engine.backend.importers.onnx.operators import RULES
-    from backend.engine.workbench.drift.onnx_rows import find_table
+    from backend.engine.workbench.drift.onnx_rows import find_readings
 
     rule = RULES["QGemm"]
 
@@ -136,8 +136,8 @@ def test_a_planted_drop_is_found_in_a_rule_for_onnx():
         a, a_scale, a_zero = node.inputs(3)
         node.write("Relu", node.dequantize(a, a_scale, a_zero, 0))
 
-    before = find_table({}, {"QGemm": rule})["rules"]
-    after = find_table({}, {"QGemm": dropped})["rules"]
+    before = find_readings({}, {"QGemm": rule})["rules"]
+    after = find_readings({}, {"QGemm": dropped})["rules"]
     found = {sentence for _, sentence in changes_of(before, after)}
     assert {"'transB' is now not read", "'input C' is now not read"} <= found
     assert not any("input a" in sentence.lower() for sentence in found)
@@ -147,7 +147,7 @@ def test_a_planted_drop_is_found_in_torch():
     pytest.importorskip("torch")
     from tvm.relax.frontend.torch import exported_program_translator as translator
 
-    from backend.engine.workbench.drift.torch_rows import find_table
+    from backend.engine.workbench.drift.torch_rows import find_readings
 
     class Dropped(translator.ExportedProgramImporter):
         def _leakyrelu(self, node):
@@ -155,7 +155,7 @@ def test_a_planted_drop_is_found_in_torch():
 
     op = "leaky_relu.default"
     before, after = (
-        find_table({op: kind().convert_map[op]}, {})["importer"]
+        find_readings({op: kind().convert_map[op]}, {})["importer"]
         for kind in (translator.ExportedProgramImporter, Dropped)
     )
     assert changes_of(before, after) == [(f"aten.{op}", "'negative_slope' is now not read")]
@@ -164,7 +164,7 @@ def test_a_planted_drop_is_found_in_torch():
 def test_a_planted_drop_is_found_in_a_rule_for_torch():
     pytest.importorskip("torch")
     from backend.engine.backend.importers.torch import quantized as torch_quantized
-    from backend.engine.workbench.drift.torch_rows import find_table
+    from backend.engine.workbench.drift.torch_rows import find_readings
 
     op = "quantized_decomposed.quantize_per_channel"
 
@@ -175,15 +175,15 @@ def test_a_planted_drop_is_found_in_a_rule_for_torch():
         quantized = op.emit(relax.op.quantize(x, scale, zero, 0, dtype))
         return torch_quantized._clipped(op, quantized, dtype)
 
-    before = find_table({}, {op: torch_quantized.RULES[op]})["rules"]
-    after = find_table({}, {op: dropped})["rules"]
+    before = find_readings({}, {op: torch_quantized.RULES[op]})["rules"]
+    after = find_readings({}, {op: dropped})["rules"]
     assert changes_of(before, after) == [(f"{op}.default", "'axis' is now not read")]
 
 
 def test_a_planted_drop_is_found_in_tflite():
     pytest.importorskip("tflite")
     from backend.engine.backend.importers.tflite.operators import Converter
-    from backend.engine.workbench.drift.tflite_rows import find_table
+    from backend.engine.workbench.drift.tflite_rows import find_readings
 
     class Dropped(Converter):
         def convert_leaky_relu(self, op):
@@ -192,7 +192,7 @@ def test_a_planted_drop_is_found_in_tflite():
 
     op = "LEAKY_RELU"
     before, after = (
-        find_table({op: kind(None, None, None, None).convert_map[op]})["importer"]
+        find_readings({op: kind(None, None, None, None).convert_map[op]})["importer"]
         for kind in (Converter, Dropped)
     )
     assert changes_of(before, after) == [(op, "'LeakyReluOptions.Alpha' is now not read")]
@@ -202,14 +202,14 @@ def test_new_and_lost_operators_are_changes():
     row = {"reads": ["a"], "ignores": []}
     before = {"importer": {"A-1": row, "A-6": row, "B-1": row}, "rules": {"R-1": row}}
     after = {"importer": {"A-1": row, "A-7": row, "C-1": row}, "rules": {}}
-    assert drift_tables.changes(before, after) == [
+    assert drift_readings.changes(before, after) == [
         (False, "B", "is gone"),
         (False, "C", "is new"),
         (False, "R, by a rule of ours", "is gone"),
     ]
     read = {"importer": {"A-1": {"reads": [], "ignores": ["a"]}}}
-    assert drift_tables.changes(read, before)[0] == (False, "A-1", "'a' is now read")
-    assert drift_tables.changes(before, read)[0] == (True, "A-1", "'a' is now not read")
+    assert drift_readings.changes(read, before)[0] == (False, "A-1", "'a' is now read")
+    assert drift_readings.changes(before, read)[0] == (True, "A-1", "'a' is now not read")
 
 
 # ---- Refusals -----------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def onnx_model(text, opset=21):
 
 def without(front_door, part, op, name):
     """Return a table in which something is not read."""
-    table = json.loads(drift_tables.text_of(tables.load(front_door)))
+    table = json.loads(drift_readings.text_of(readings.load(front_door)))
     table[part][op]["reads"].remove(name)
     table[part][op]["ignores"].append(name)
     return lambda front_door: table

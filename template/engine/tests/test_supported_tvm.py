@@ -14,7 +14,7 @@ import backend
 from backend.engine.backend.libraries import _library
 from backend.engine.backend.table.patterns import TABLE
 from backend.engine.workbench.drift import drifting
-from backend.engine.workbench.drift.drifting import Difference, compare_ops
+from backend.engine.workbench.drift.drifting import Difference, changes_of_ops
 from support import BACKEND, run_command
 
 PACKAGE = backend.__name__
@@ -91,7 +91,7 @@ def known():
 
 
 def test_an_unchanged_tvm_has_no_differences(known):
-    assert compare_ops(known, copy.deepcopy(known), {"relax.a"}) == []
+    assert changes_of_ops(known, copy.deepcopy(known), {"relax.a"}) == []
 
 
 def test_each_change_of_an_op_is_a_difference(known):
@@ -101,7 +101,7 @@ def test_each_change_of_an_op_is_a_difference(known):
     found["ops"]["relax.c"] = {"arguments": [], "attributes": []}
     for used in ({"relax.a"}, {"relax.b"}):
         a, b = "relax.a" in used, "relax.b" in used
-        assert compare_ops(known, found, used) == [
+        assert changes_of_ops(known, found, used) == [
             Difference(a, "relax.a", "takes (data, y), no longer (x, y)"),
             Difference(a, "relax.a", "the attribute 'mode' is gone"),
             Difference(a, "relax.a", "the attribute 'rounding' is new"),

@@ -68,10 +68,10 @@ def verified(
     """
     inputs = inputs_for(arguments, given, prepared.signature)
     found = run(machine, list(map(tvm.runtime.tensor, inputs)))
-    return compared(prepared, arguments, inputs, [item.numpy() for item in found])
+    return verification_of(prepared, arguments, inputs, [item.numpy() for item in found])
 
 
-def compared(
+def verification_of(
     prepared: Prepared,
     arguments: argparse.Namespace,
     inputs: Sequence[Array],
@@ -82,9 +82,9 @@ def compared(
 
     assert prepared.original is not None
     path = arguments.inputs
-    told = described("" if path is None else f"inputs of {path.name}", arguments.seed)
+    about = described("" if path is None else f"inputs of {path.name}", arguments.seed)
     try:
-        return check(prepared.original, prepared.mod, inputs, results, told, arguments.tolerance)
+        return check(prepared.original, prepared.mod, inputs, results, about, arguments.tolerance)
     except RuntimeError as error:
         raise Problem(f"--verify: {error}") from error
 

@@ -13,7 +13,7 @@ from ..shared.aliases import JsonFields, JsonObject
 from ..shared.backend import BACKEND
 from ..shared.entry_points import entry_point
 from ..shared.plain_data import plain
-from . import tables
+from . import profile_text
 from .clock import Clock
 from .names import named, split_label
 from .parts import (
@@ -335,7 +335,7 @@ class Profile:
 
     def __str__(self) -> str:
         """Return tables of the regions, the ops and the host's functions, and the summary."""
-        return tables.as_text(self)
+        return profile_text.as_text(self)
 
     def show(self, file: TextIO | None = None, most: int | None = None) -> None:
         """Print the tables: with colours on a terminal, else as plain text.
@@ -347,7 +347,7 @@ class Profile:
         most
             How many ops are shown, the longest first; all if it is left out.
         """
-        tables.show(self, file, most)
+        profile_text.show(self, file, most)
 
 
 # ---- Sums ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ..shared.aliases import Array
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a comparison, for the worst element.
+    """The judgement of results, for the worst element.
 
     `error`, `allowed`: its error, and its allowed error.
     `ratio`: the error as a multiple of the allowed one; infinite if that is zero.

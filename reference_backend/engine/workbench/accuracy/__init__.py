@@ -5,7 +5,7 @@
 quantized model into functions, `compare` runs them, and `result` holds the outcome.
 """
 
-from .compare import accuracy_report
+from .measurement import accuracy_report
 from .result import Accuracy, AccuracyReport, LayerAccuracy
 
 __all__ = ["Accuracy", "AccuracyReport", "LayerAccuracy", "accuracy_report"]

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TypedDict
 
 from ...backend.commands.checking import parameters
-from ...backend.importers.attributes.tables import FRONT_DOORS, load
+from ...backend.importers.attributes.readings import FRONT_DOORS, load
 from ...backend.libraries import _library
 from ...backend.shared.backend import BACKEND, PACKAGE
 from ...backend.shared.problem import Problem
 from ...backend.shared.terminal import say
 from ...backend.table.chain_grammar import ops_in
-from .tables import changes, find, text_of
+from .readings import changes, find, text_of
 
 KNOWN = Path(__file__).with_name("known_tvm.json")
 """The interface of the newest TVM that the engine was tried with; `drift --record` writes it."""
@@ -75,7 +75,9 @@ def installed() -> Interface:
     return {"tvm": str(tvm.__version__), "ops": ops}
 
 
-def compare_ops(recorded: Interface, current: Interface, used: Collection[str]) -> list[Difference]:
+def changes_of_ops(
+    recorded: Interface, current: Interface, used: Collection[str]
+) -> list[Difference]:
     """Compare the ops of two versions."""
     differences = []
     for name in sorted(recorded["ops"].keys() | current["ops"].keys()):
@@ -126,14 +128,14 @@ def find_differences(recorded: Interface) -> tuple[list[Difference], str]:
             differences.append(Difference(True, f"engine.{module}", f"does not import: {error}"))
     try:
         current = installed()
-        differences += compare_ops(recorded, current, used)
+        differences += changes_of_ops(recorded, current, used)
     except Exception as error:
         differences.append(Difference(True, "the ops of Relax", f"cannot be read: {error}"))
-    differences += compare_importers()
+    differences += changes_of_importers()
     return sorted(differences, key=lambda difference: not difference.breaks), str(tvm.__version__)
 
 
-def compare_importers() -> list[Difference]:
+def changes_of_importers() -> list[Difference]:
     """Compare what importers and our rules read; it breaks the backend if they read less."""
     differences = []
     for front_door in FRONT_DOORS:
@@ -210,13 +212,13 @@ def _text_of(interface: Interface) -> str:
 
 def _record_importers(folder: Path) -> None:
     for front_door in FRONT_DOORS:
-        table = find(front_door)
-        if table is None:
+        readings = find(front_door)
+        if readings is None:
             raise Problem(
                 f"'{front_door}' is not installed, whose operators the table {front_door}.json "
                 "lists; install it and record again."
             )
-        _write(folder / f"{front_door}.json", text_of(table))
+        _write(folder / f"{front_door}.json", text_of(readings))
 
 
 def _write(path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...backend.importers.attributes.onnx_schemas import Schema, schema_of, versions_of
-from ...backend.importers.attributes.tables import Row, Rows, Table
+from ...backend.importers.attributes.readings import Readings, Row, Rows
 from ...backend.importers.onnx.node import Node as OurNode
 from ...backend.importers.onnx.operators import RULES
 from ...backend.importers.onnx.versions import converters as all_converters
@@ -16,11 +16,11 @@ from .abstract_values import NOTHING, Attributes, Inputs, Node, Reads
 from .following import Follower
 
 
-def find_table(
+def find_readings(
     converters: Mapping[str, Any] | None = None,
     rules: Mapping[str, Callable[..., None]] | None = None,
-) -> Table:
-    """Return the table of what is read of each operator."""
+) -> Readings:
+    """Return what is read of each operator."""
     converters = all_converters() if converters is None else converters
     return {
         "importer": rows_of_converters(converters),

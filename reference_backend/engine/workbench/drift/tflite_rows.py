@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...backend.importers.attributes.tables import Row, Table
+from ...backend.importers.attributes.readings import Readings, Row
 from ...backend.importers.attributes.tflite_schemas import fields_of, tables_of_options
 from ...backend.importers.tflite.operators import Converter
 from .abstract_values import Node, Reads
@@ -34,8 +34,8 @@ _NAMED_OTHERWISE = {
 """The options of operators that have another name."""
 
 
-def find_table(converters: Mapping[str, Callable[..., Any]] | None = None) -> Table:
-    """Return the table of what is read of each operator."""
+def find_readings(converters: Mapping[str, Callable[..., Any]] | None = None) -> Readings:
+    """Return what is read of each operator."""
     if converters is None:
         converters = Converter(None, None, None, None).convert_map
     rows = {op: _row(op, _reads(converter)) for op, converter in sorted(converters.items())}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
-from ...backend.importers.attributes.tables import Row, Rows, Table
+from ...backend.importers.attributes.readings import Readings, Row, Rows
 from ...backend.importers.torch.call import Call
 from ...backend.importers.torch.programs import RULES
 from .abstract_values import Node, Reads
@@ -21,11 +21,11 @@ _SPACES = ("aten", "torchvision")
 """The namespaces for whose ops TVM's importer has converters."""
 
 
-def find_table(
+def find_readings(
     converters: Mapping[str, Callable[..., Any]] | None = None,
     rules: Mapping[str, Callable[..., Any]] | None = None,
-) -> Table:
-    """Return the table of what is read of each op."""
+) -> Readings:
+    """Return what is read of each op."""
     if converters is None:
         converters = translator.ExportedProgramImporter().convert_map
     schemas = _schemas()

@@ -25,7 +25,7 @@ from ..shared.terminal import say
 from ..shared.whole_files import writing
 from .inputs import inputs_for
 from .progress import Steps, steps_of
-from .verifying import compared, require_passed, require_verify
+from .verifying import require_passed, require_verify, verification_of
 
 if TYPE_CHECKING:
     from ..report.report import Report
@@ -118,7 +118,7 @@ def run_run(arguments: argparse.Namespace) -> int:
         if arguments.verify and loaded.prepared is not None:
             steps.begin("verifying")
             computed = list(arrays.values())
-            verification = compared(loaded.prepared, arguments, loaded.inputs, computed)
+            verification = verification_of(loaded.prepared, arguments, loaded.inputs, computed)
     if output is not None:
         with writing(output) as unfinished:
             np.savez(unfinished, **arrays)

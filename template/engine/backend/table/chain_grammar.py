@@ -38,8 +38,8 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Gt: "greater",
     ast.GtE: "greater_equal",
 }
-# The comparison with its sides swapped, and the negation of that.
-_COMPARISONS = {
+# The inequality with its sides swapped, and the negation of that.
+_INEQUALITIES = {
     "relax.greater": ("less", "less_equal"),
     "relax.greater_equal": ("less_equal", "less"),
 }
@@ -285,13 +285,13 @@ def _spellings(written: Step, attributes: Mapping[str, Any]) -> Iterator[Node]:
         yield from _products((first, first))
     elif name == "sqrt":
         yield _call("power", first, Number(0.5))
-    elif written.op in _COMPARISONS:
-        yield _call(_COMPARISONS[written.op][0], last, first)
+    elif written.op in _INEQUALITIES:
+        yield _call(_INEQUALITIES[written.op][0], last, first)
     elif name == "where":
         condition = _written(first)
-        if isinstance(condition, Step) and condition.op in _COMPARISONS:
+        if isinstance(condition, Step) and condition.op in _INEQUALITIES:
             one, other = condition.arguments
-            opposite = _call(_COMPARISONS[condition.op][1], one, other)
+            opposite = _call(_INEQUALITIES[condition.op][1], one, other)
             swapped = _call(_MIRRORED[opposite.op], other, one)
             yield _call("where", _either(opposite, swapped), last, written.arguments[1])
     elif name == "relu":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operators of ONNX have in each version, and their rows in the table."""
+"""What the operators of ONNX have in each version, and their rows in the readings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import defs, helper
 
 from ..onnx.graph import DOMAINS
 from .contrib import CONTRIB
-from .tables import Row, Rows
+from .readings import Row, Rows
 
 
 class Schema(NamedTuple):

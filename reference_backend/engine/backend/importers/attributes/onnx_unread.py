@@ -10,7 +10,7 @@ from onnx import GraphProto, NodeProto, numpy_helper
 
 from ..onnx.graph import attributes_of, graphs_of, title_of, value_of
 from .onnx_schemas import row_of, schema_of
-from .tables import load
+from .readings import load
 from .unread import MISSING, Given, refuses, require_read
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tflite
 
 from ..tflite.tensors import NO_FIELDS
-from .tables import load
+from .readings import load
 from .tflite_schemas import fields_of, tables_of_options
 from .unread import Given, require_read
 

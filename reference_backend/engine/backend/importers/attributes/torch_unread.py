@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .tables import load
+from .readings import load
 from .unread import MISSING, Given, refuses, require_read
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ def require_arguments(node: fx.Node, by_rule: bool) -> None:
     """
     schema = getattr(node.target, "_schema", None)
     name = str(node.target)
-    table = load("torch")
-    row = table["rules" if by_rule else "importer"].get(name)
+    readings = load("torch")
+    row = readings["rules" if by_rule else "importer"].get(name)
     if row is None or schema is None or (by_rule and refuses(row)):
         return
-    if "hands_on" in row and name in table["importer"]:
+    if "hands_on" in row and name in readings["importer"]:
         # A rule may hand some cases on to TVM's converter.
-        row = {"reads": [*row["reads"], *table["importer"][name]["reads"]], "ignores": []}
+        row = {"reads": [*row["reads"], *readings["importer"][name]["reads"]], "ignores": []}
     title = f"{node.name} ({name})"
     require_read("torch", title, name.rpartition(".")[0], row, list(_given(node, schema)))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .harmless import harmless
-from .tables import Row
+from .readings import Row
 
 MISSING = object()
 """Instead of a default value, if there is none."""
@@ -20,7 +20,7 @@ _LONGEST = 60
 class Given(NamedTuple):
     """Something that a node has.
 
-    `name`: as the tables have it.
+    `name`: as the readings have it.
     `value`: its value.
     `default`: the value that it has if the model does not say it.
     """

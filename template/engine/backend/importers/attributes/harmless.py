@@ -151,4 +151,4 @@ HARMLESS: Mapping[str, Mapping[str, Mapping[str, Harmless]]] = {
         "SPLIT_V": {"NumSplits": Harmless("It is the number of results.")},
     },
 }  # fmt: skip
-"""By front door and operator, where `*` is any; the names are those in the tables."""
+"""By front door and operator, where `*` is any; the names are those in the readings."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A profile as tables."""
+"""A profile as text, in tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out what the installed importers read, and compares it with the committed tables."""
+"""Finds out what the installed importers read, and compares it with the committed readings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import importlib.util
 import json
 from typing import NamedTuple
 
-from ...backend.importers.attributes.tables import Row, Table
+from ...backend.importers.attributes.readings import Readings, Row
 
 
-def text_of(table: Table) -> str:
-    """Return a table as JSON with one line for each operator, so that diffs can be read."""
+def text_of(readings: Readings) -> str:
+    """Return readings as JSON with one line for each operator, so that diffs can be read."""
     parts = []
-    for part, rows in table.items():
+    for part, rows in readings.items():
         lines = [f"  {json.dumps(op)}: {json.dumps(row)}" for op, row in rows.items()]
         body = ",\n".join(lines)
         parts.append(f" {json.dumps(part)}: {{\n{body}\n }}" if lines else f' "{part}": {{}}')
@@ -23,13 +23,13 @@ def text_of(table: Table) -> str:
 
 
 @functools.cache
-def find(front_door: str) -> Table | None:
+def find(front_door: str) -> Readings | None:
     """Return what the installed importer reads, or None without the package of its operators."""
     if importlib.util.find_spec(front_door) is None:
         return None
     module = importlib.import_module(f".{front_door}_rows", __package__)
-    table: Table = module.find_table()
-    return table
+    readings: Readings = module.find_readings()
+    return readings
 
 
 class Change(NamedTuple):
@@ -40,8 +40,8 @@ class Change(NamedTuple):
     sentence: str
 
 
-def changes(recorded: Table, current: Table) -> list[Change]:
-    """Compare two tables, except attributes of only one: these come with the user's schemas."""
+def changes(recorded: Readings, current: Readings) -> list[Change]:
+    """Compare two readings, except attributes of only one: these come with the user's schemas."""
     result = []
     for part in recorded.keys() & current.keys():
         before, now = recorded[part], current[part]

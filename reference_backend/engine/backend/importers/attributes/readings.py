@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of what importers read."""
+"""What importers read of each operator."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Row(_Always, total=False):
 Rows = dict[str, Row]
 """By operator; in ONNX with the first version that has the row, such as `Resize-18`."""
 
-Table = dict[str, Rows]
+Readings = dict[str, Rows]
 """Rows of TVM's importer and of rules of ours, which come first."""
 
 
 @functools.cache
-def load(front_door: str) -> Table:
-    """Read the committed table of a front door."""
+def load(front_door: str) -> Readings:
+    """Read the committed readings of a front door."""
     path = Path(__file__).with_name(f"{front_door}.json")
-    table: Table = json.loads(path.read_text(encoding="utf-8"))
-    return table
+    readings: Readings = json.loads(path.read_text(encoding="utf-8"))
+    return readings
