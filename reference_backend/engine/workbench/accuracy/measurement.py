@@ -17,8 +17,8 @@ from ...backend.regions.partition import compile_for, compile_partitioned, parti
 from ...backend.report.report import OpPlacement, offload_report
 from ...backend.settings.options import Options, Source
 from ...backend.shared.aliases import Array
-from ...backend.shared.batches import Batch, read_batch
 from ...backend.table.patterns import TABLE
+from ..batches import Batch, read_batch
 from .graph import Graph
 from .layers import Layer, cut, reading, with_kernels
 from .matching import match

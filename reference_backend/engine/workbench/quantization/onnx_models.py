@@ -33,8 +33,8 @@ from onnxruntime.quantization.calibrate import TensorData, TensorsData
 
 from ...backend.importers import from_onnx
 from ...backend.shared.aliases import Array, Real
-from ...backend.shared.batches import Batch
 from ...backend.shared.console import quiet
+from ..batches import Batch
 from .data import check_finite, check_range, check_weights
 from .planning import Backend, Form, Group, Node, Plan, Tensors
 

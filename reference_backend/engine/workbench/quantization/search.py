@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, SupportsFloat
 import numpy as np
 
 from ...backend.shared.aliases import Array
-from ...backend.shared.batches import Batch
 from ...backend.shared.console import Progress
+from ..batches import Batch
 from .planning import Form, Group, Node, Plan, Planner
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from ...backend.shared.aliases import Array, Real
-from ...backend.shared.batches import Batch, Inputs, read_batch
+from ..batches import Batch, Inputs, read_batch
 
 Number = TypeVar("Number", float, Real)
 

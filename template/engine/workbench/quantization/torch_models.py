@@ -13,8 +13,8 @@ from torch import fx
 
 from ...backend.importers import from_exported_program
 from ...backend.shared.aliases import Array
-from ...backend.shared.batches import Batch
 from ...backend.shared.console import quiet
+from ..batches import Batch
 from .data import check_range, check_weights
 from .planning import Backend, Form, Group, Node, Plan, Tensors, inputs_of
 from .torch_graphs import (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from .aliases import Array
+from ..backend.shared.aliases import Array
 
 Batch = dict[str, Array]
 """The inputs of a model, by name."""
@@ -16,39 +16,35 @@ Inputs = Mapping[str, tuple[str, Sequence[int | None]]]
 """The element type and the shape of each input, with None for any size."""
 
 
-def read_batch(item: object, where: str, inputs: Inputs) -> Batch:
-    """Read a batch.
-
-    `item`: A mapping of names to arrays, a sequence of arrays in the order of the inputs, or the
-    array of a single input.
-    """
-    if hasattr(item, "shape"):
-        item = [item]
-    if isinstance(item, Mapping):
-        if set(item) != set(inputs):
+def read_batch(given: object, where: str, inputs: Inputs) -> Batch:
+    """Read a batch: arrays by name or in the order of the inputs, or that of a single input."""
+    if hasattr(given, "shape"):
+        given = [given]
+    if isinstance(given, Mapping):
+        if set(given) != set(inputs):
             raise ValueError(
-                f"{where}: for {_listed(item)}; the model's inputs are {_listed(inputs)}."
+                f"{where}: for {_listed(given)}; the model's inputs are {_listed(inputs)}."
             )
-        given = {name: item[name] for name in inputs}
-    elif isinstance(item, Sequence) and not isinstance(item, str):
-        if len(item) != len(inputs):
+        arrays = {name: given[name] for name in inputs}
+    elif isinstance(given, Sequence) and not isinstance(given, str):
+        if len(given) != len(inputs):
             raise ValueError(
-                f"{where}: {len(item)} arrays; the model's inputs are {_listed(inputs)}."
+                f"{where}: {len(given)} arrays; the model's inputs are {_listed(inputs)}."
             )
-        given = dict(zip(inputs, item, strict=True))
+        arrays = dict(zip(inputs, given, strict=True))
     else:
         raise ValueError(
-            f"{where}: of type {type(item).__name__}; supported: a mapping of names to arrays, a "
+            f"{where}: of type {type(given).__name__}; supported: a mapping of names to arrays, a "
             "sequence of arrays, or an array."
         )
     batch = {}
-    for name, value in given.items():
+    for name, value in arrays.items():
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
         dtype, shape = inputs[name]
         if str(array.dtype) != dtype:
             raise ValueError(f"{where}: '{name}' is {array.dtype}; the model takes {dtype}.")
         sizes = zip(shape, array.shape, strict=False)
-        if len(shape) != array.ndim or any(size not in (None, found) for size, found in sizes):
+        if len(shape) != array.ndim or any(size not in (None, length) for size, length in sizes):
             wanted = ", ".join("any" if size is None else str(size) for size in shape)
             raise ValueError(
                 f"{where}: '{name}' has the shape {array.shape}; the model takes ({wanted})."
