@@ -2,8 +2,9 @@
 """What composites consist of, and the labels that are made from it."""
 
 import pytest
+from tvm import relax
 
-from backend.engine.backend.table.capability import Op
+from backend.engine.backend.table.capability import Op, Quantized
 from backend.engine.backend.table.compositions import Composition, Kind
 from backend.engine.backend.table.patterns import TABLE, make_patterns
 from backend.engine.backend.table.table import Table
@@ -45,6 +46,23 @@ def test_a_match_is_completed_by_the_parts_that_its_pattern_leaves_open():
     pattern = table.name(Composition(PRODUCT, Kind.TO_REAL, roles=("residual",)))
     found = table.composition_of(pattern, {"anchor": None, "residual": None, "bias": None})
     assert found == Composition(PRODUCT, Kind.TO_REAL, roles=("bias", "residual"))
+
+
+def test_composites_that_are_called_alike_are_told_apart():
+    entries = [
+        Op("gelu_tanh", "relax.nn.gelu_tanh", quantized=Quantized()),
+        Op("gelu", "relax.nn.gelu", quantized=Quantized()),
+        Op("tanh", "relax.tanh", quantized=Quantized(), activation=True),
+    ]
+    table = Table([], extra_ops=entries)
+    one = table.name(Composition(entries[0], Kind.INTEGERS))
+    pattern = table.name(Composition(entries[1], Kind.INTEGERS, roles=("activation",)))
+    call = relax.op.tanh(relax.Var("x", relax.TensorType([4], "float32")))
+    found = table.composition_of(pattern, {"anchor": None, "activation": call})
+    assert table.name(found) == one == "quantized_gelu_tanh"
+    assert (found.op, found.last) == (entries[1], entries[2])
+    assert str(found.wider_inside).startswith("gelu computes with one real number")
+    assert table.compositions[one].op == entries[0]
 
 
 def test_a_pattern_of_a_vendor_is_an_op_of_its_name():
