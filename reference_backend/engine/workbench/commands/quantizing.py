@@ -64,7 +64,7 @@ def accuracy_of(prepared: Prepared, arguments: argparse.Namespace) -> AccuracyRe
     """Compare the quantized model with the float one, on the calibration data."""
     real = prepared.file.imported(dict(arguments.shape))
     batches = read_batches(arguments.quantize, signature_of(real))
-    names = [item.name for item in prepared.signature.inputs]
+    names = [spec.name for spec in prepared.signature.inputs]
     # The report is for one shape: a last batch that is smaller is left out.
     shapes = [[batch[name].shape for name in names] for batch in batches]
     arrays = [
@@ -93,12 +93,12 @@ def read_batches(path: Path, signature: Signature) -> list[Arrays]:
     arrays = ArrayFile(path)
     batches: list[Arrays] = []
     counts: dict[str, int] = {}
-    for item, name in zip(signature.inputs, chosen(arrays, signature), strict=True):
-        rank = len(item.shape or ())
+    for spec, name in zip(signature.inputs, chosen(arrays, signature), strict=True):
+        rank = len(spec.shape or ())
         shape = arrays.headers[name].shape
         if len(shape) not in (rank, rank + 1) or not shape:
             raise Problem(
-                f"{path}: '{item.name}' has the shape {shape}, and the model takes {item}; "
+                f"{path}: '{spec.name}' has the shape {shape}, and the model takes {spec}; "
                 "samples are along the first axis."
             )
         array = arrays[name]
@@ -106,28 +106,28 @@ def read_batches(path: Path, signature: Signature) -> list[Arrays]:
             # Each is an input as it is.
             parts = list(array)
         else:
-            size = _batch(item)
-            count = len(array) if isinstance(_first(item), str) else len(array) // size * size
+            size = _batch(spec)
+            count = len(array) if isinstance(_first(spec), str) else len(array) // size * size
             parts = [array[start : min(start + size, count)] for start in range(0, count, size)]
         if not parts:
             raise Problem(
-                f"{path}: '{item.name}' has {len(array)} samples, and the model takes "
-                f"{_batch(item)} in a batch."
+                f"{path}: '{spec.name}' has {len(array)} samples, and the model takes "
+                f"{_batch(spec)} in a batch."
             )
-        counts[item.name] = len(parts)
+        counts[spec.name] = len(parts)
         batches = batches or [{} for _ in parts]
         for batch, part in zip(batches, parts, strict=False):
-            batch[item.name] = part
+            batch[spec.name] = part
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{count} of '{name}'" for name, count in counts.items())
         raise Problem(f"{path}: the inputs have different numbers of batches: {found}.")
     return batches
 
 
-def _first(item: Input) -> int | str:
-    return item.shape[0] if item.shape else 1
+def _first(spec: Input) -> int | str:
+    return spec.shape[0] if spec.shape else 1
 
 
-def _batch(item: Input) -> int:
-    first = _first(item)
+def _batch(spec: Input) -> int:
+    first = _first(spec)
     return first if isinstance(first, int) else OPEN_BATCH

@@ -67,17 +67,17 @@ class Case:
     def specs(self) -> Iterator[tuple[Input, list[Spec]]]:
         """Generate the inputs with their descriptions."""
         dtypes = {entry_of(self.op).inputs[0].name: self.dtype} if self.dtype else {}
-        for item in entry_of(self.op).inputs:
-            given = self.entry["inputs"][item.name]
-            first = (item.dtypes or ("float32",))[0]
-            dtypes.setdefault(item.name, dtypes[item.like] if item.like else first)
+        for operand in entry_of(self.op).inputs:
+            given = self.entry["inputs"][operand.name]
+            first = (operand.dtypes or ("float32",))[0]
+            dtypes.setdefault(operand.name, dtypes[operand.like] if operand.like else first)
             specs = [
-                Spec.read(entry, dtypes[item.name])
-                for entry in (given if item.is_tuple else [given])
+                Spec.read(entry, dtypes[operand.name])
+                for entry in (given if operand.is_tuple else [given])
             ]
-            if item.constant:
+            if operand.constant:
                 specs = [replace(spec, constant=True) for spec in specs]
-            yield item, specs
+            yield operand, specs
 
     def model(self, constants: bool = False, exact: bool = True) -> Model:
         """Return the case as a model.
@@ -86,15 +86,15 @@ class Case:
         """
         model = Model(self.symbol)
         inputs: list[Tensor | list[Tensor]] = []
-        for item, specs in self.specs():
+        for operand, specs in self.specs():
             tensors: list[Tensor] = []
             for spec in specs:
-                seed = f"{self} {item.name} {len(tensors)}"
+                seed = f"{self} {operand.name} {len(tensors)}"
                 later = bool(inputs or tensors)
                 constant = spec.constant or (constants and later and "n" not in spec.shape)
                 make = model.constant if constant else model.argument
                 tensors.append(make(spec, seed))
-            inputs.append(tensors if item.is_tuple else tensors[0])
+            inputs.append(tensors if operand.is_tuple else tensors[0])
         attributes = self.entry.get("attributes", {})
         if exact:
             result = model.call(self.op, *inputs, **attributes)

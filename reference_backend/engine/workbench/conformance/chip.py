@@ -33,9 +33,9 @@ def fitted(op: str, entry: JsonObject) -> JsonObject:
 
 
 def _has_symbolic_constant(op: str, inputs: Mapping[str, object]) -> bool:
-    known = TABLE.get(op)
-    items = known.inputs if known else ()
-    return any(item.constant and has_symbol(inputs[item.name]) for item in items)
+    entry = TABLE.get(op)
+    items = entry.inputs if entry else ()
+    return any(spec.constant and has_symbol(inputs[spec.name]) for spec in items)
 
 
 def fixed(entry: Mapping[str, object], size: int) -> JsonObject:
@@ -47,7 +47,7 @@ def _fixed(value: object, size: int) -> object:
     if isinstance(value, Mapping):
         return {key: _fixed(item, size) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_fixed(item, size) for item in value]
+        return [_fixed(part, size) for part in value]
     return size if isinstance(value, str) and value == "n" else value
 
 

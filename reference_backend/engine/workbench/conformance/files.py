@@ -51,22 +51,22 @@ def run_case(name: str, case: CaseFile) -> Outcome:
     """Compile a case for the NPU, run it, and compare."""
     options = options_of(**case.options)
     partitioned = partition_for(case.mod, options=options)
-    found = placement(partitioned, "main")
-    fields: JsonObject = {"op": case.name, "expected": case.placement, "found": found.extent}
-    fields["reason"] = "; ".join(found.on_host)
-    if case.placement == "all" and found.declined:
+    places = placement(partitioned, "main")
+    fields: JsonObject = {"op": case.name, "expected": case.placement, "found": places.extent}
+    fields["reason"] = "; ".join(places.on_host)
+    if case.placement == "all" and places.declined:
         return Outcome(SUITE, name, "declined", **fields)
-    if case.placement and found.extent != case.placement:
-        fields["reason"] = f"{found.extent} of it is on the NPU: {fields['reason'] or 'no reason'}"
+    if case.placement and places.extent != case.placement:
+        fields["reason"] = f"{places.extent} of it is on the NPU: {fields['reason'] or 'no reason'}"
         return Outcome(SUITE, name, "failed", **fields)
-    if case.placement == "all" and len(found.regions) != 1:
-        fields["reason"] = f"it is {len(found.regions)} regions and not one: {found.regions}"
+    if case.placement == "all" and len(places.regions) != 1:
+        fields["reason"] = f"it is {len(places.regions)} regions and not one: {places.regions}"
         return Outcome(SUITE, name, "failed", **fields)
     machine = relax.VirtualMachine(compile_partitioned(partitioned, options), tvm.cpu())
     result = machine["main"](*map(tvm.runtime.tensor, case.inputs))
     results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
     verdict = judge(
-        [item.numpy() for item in results],
+        [tensor.numpy() for tensor in results],
         case.expected,
         limits(case.expected, _has_float16(case.mod)),
     )
@@ -77,24 +77,24 @@ def run_case(name: str, case: CaseFile) -> Outcome:
 
 
 def _has_float16(mod: tvm.IRModule) -> bool:
-    found: list[str] = []
+    dtypes: list[str] = []
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(getattr(expr, "ty", None), relax.TensorType):
-            found.append(str(expr.ty.dtype))
+            dtypes.append(str(expr.ty.dtype))
 
     relax.analysis.post_order_visit(mod["main"], visit)
-    return "float16" in found
+    return "float16" in dtypes
 
 
 def limits(expected: Sequence[Array], coarse: bool = False) -> list[Array]:
     """Return the allowed error of each element after several ops, `coarse` with float16 inside."""
-    found = []
+    allowed = []
     for array in expected:
         limit = 0.0
         if np.issubdtype(array.dtype, np.floating):
             finite = np.abs(array[np.isfinite(array)].astype(np.float64))
             dtype = "float16" if coarse else str(array.dtype)
             limit = CLOSE.get(dtype, 1e-4) * float(finite.max(initial=1e-2))
-        found.append(np.full(array.shape, limit))
-    return found
+        allowed.append(np.full(array.shape, limit))
+    return allowed

@@ -324,14 +324,14 @@ def _extent(graph: AnyGraph, options: dict[str, object]) -> str:
 
 def _options(seed: int, integers: bool) -> dict[str, object]:
     """Return up to four options for a seed."""
-    known = {
+    possible = {
         name: values
         for name, values in _known_options().items()
         if not integers or name not in _TO_HOST
     }
     pick = random.Random(seed)
-    names = pick.sample(sorted(known), min(len(known), pick.randrange(5)))
-    return {name: pick.choice(known[name]) for name in names}
+    names = pick.sample(sorted(possible), min(len(possible), pick.randrange(5)))
+    return {name: pick.choice(possible[name]) for name in names}
 
 
 @cache
@@ -358,22 +358,22 @@ def _complaint(graph: AnyGraph, compiled: Compiled, host: Compiled, whole: bool)
     model = graph.model
     n = model.sizes[0]
     try:
-        found = placement(compiled.partitioned[model.name], model.name)
+        places = placement(compiled.partitioned[model.name], model.name)
         # The driver takes each op alone; declining them together is not a bug.
-        whole = whole and not found.declined
-        if whole and found.on_host:
-            return f"{found.extent} of it is on the NPU: {'; '.join(found.on_host)}", n
-        if whole and len(found.regions) != 1:
-            return f"it is {len(found.regions)} regions and not one: {found.regions}", n
-        if whole and (name := graph.misnamed(found.regions)):
+        whole = whole and not places.declined
+        if whole and places.on_host:
+            return f"{places.extent} of it is on the NPU: {'; '.join(places.on_host)}", n
+        if whole and len(places.regions) != 1:
+            return f"it is {len(places.regions)} regions and not one: {places.regions}", n
+        if whole and (name := graph.misnamed(places.regions)):
             return name, n
         # A few calls that the NPU supports have no kernel for the host.
         by_tvm = host.executables.get(model.name)
         asks_host = by_tvm is not None and not isinstance(by_tvm, Exception)
         # Ops that the options keep on the host are as exact as TVM's own kernels.
-        if found.on_host and not asks_host:
-            is_declined = isinstance(graph, IntegerGraph) and found.declined
-            return found.on_host[0] if is_declined else "", n
+        if places.on_host and not asks_host:
+            is_declined = isinstance(graph, IntegerGraph) and places.declined
+            return places.on_host[0] if is_declined else "", n
         for n in model.sizes:
             arguments = [argument.values[n] for argument in model.arguments]
             actual = compiled.run(model.name, arguments)

@@ -92,13 +92,13 @@ class Program:
 
     def run(self, model: Imported) -> list[Array]:
         """Run a model."""
-        arguments = (tvm.runtime.tensor(np.asarray(item)) for item in model.arguments)
+        arguments = (tvm.runtime.tensor(np.asarray(argument)) for argument in model.arguments)
         result = self.machine[model.symbol](*arguments)
         is_one = isinstance(result, (tvm.runtime.Tensor, tvm_ffi.Shape))
         return [
             # Shapes are not tensors.
-            np.array(item, "int64") if isinstance(item, tvm_ffi.Shape) else item.numpy()
-            for item in ([result] if is_one else result)
+            np.array(part, "int64") if isinstance(part, tvm_ffi.Shape) else part.numpy()
+            for part in ([result] if is_one else result)
         ]
 
 

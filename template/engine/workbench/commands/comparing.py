@@ -36,11 +36,13 @@ def run_compare(arguments: argparse.Namespace) -> int:
             for path in arguments.accuracy
         )
         accuracies = (first, second)
-    found = translated(lambda: compare(before, after, accuracies=accuracies, profiles=profiles))
+    comparison = translated(
+        lambda: compare(before, after, accuracies=accuracies, profiles=profiles)
+    )
     if arguments.output is not None:
-        write_text(arguments.output, found.to_json())
+        write_text(arguments.output, comparison.to_json())
     if arguments.json:
-        say(found.to_json())
+        say(comparison.to_json())
     else:
-        found.show()
-    return 1 if arguments.fail_if_worse and found.worse else 0
+        comparison.show()
+    return 1 if arguments.fail_if_worse and comparison.worse else 0

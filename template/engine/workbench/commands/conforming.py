@@ -200,18 +200,18 @@ def _known(suite: str, settings: Settings) -> list[str]:
 
 def _list(suites: list[str], settings: Settings, as_json: bool) -> None:
     """Print the cases of suites; in JSON, a suite that cannot run has a text instead of a list."""
-    found: dict[str, list[str] | str] = {}
+    listed: dict[str, list[str] | str] = {}
     for suite in suites:
         try:
-            found[suite] = cases_of(suite, settings)
+            listed[suite] = cases_of(suite, settings)
         except Crashed as reason:
-            found[suite] = str(reason)
+            listed[suite] = str(reason)
         except NotRun as reason:
-            found[suite] = f"it cannot run here: {reason}"
+            listed[suite] = f"it cannot run here: {reason}"
     if as_json:
-        say(json.dumps({"format_version": FORMAT_VERSION, "suites": found}, indent=1))
+        say(json.dumps({"format_version": FORMAT_VERSION, "suites": listed}, indent=1))
         return
-    for suite, cases in found.items():
+    for suite, cases in listed.items():
         lines = [f": {cases}"] if isinstance(cases, str) else [f"/{case}" for case in cases]
         for line in lines:
             say(f"{suite}{line}")
@@ -257,13 +257,13 @@ def _extract(arguments: argparse.Namespace) -> int:
 
 
 def _list_parts(mod: tvm.IRModule, arguments: argparse.Namespace) -> None:
-    found = parts(mod)
+    contents = parts(mod)
     if arguments.json:
-        say(json.dumps({"parts": {name: str(what) for name, what in found.items()}}, indent=2))
+        say(json.dumps({"parts": {name: str(what) for name, what in contents.items()}}, indent=2))
     else:
-        for name, content in found.items():
+        for name, content in contents.items():
             say(f"{name}: {content}")
-    if not found:
+    if not contents:
         raise Problem(
             f"Nothing of {arguments.model} is on the NPU, so there is no part to cut out; the "
             "command 'report' says why."

@@ -31,9 +31,9 @@ def check_first_op() -> None:
         mod = tvm.IRModule({model.name: model.function()})
         inputs = [argument.values[1] for argument in model.arguments]
         machine = tvm.relax.VirtualMachine(compile_for(mod), tvm.cpu())
-        found = machine[model.name](*map(tvm.runtime.tensor, inputs))
-        found = [found] if isinstance(found, tvm.runtime.Tensor) else list(found)
-        verdict = model.judge(1, [item.numpy() for item in found])
+        results = machine[model.name](*map(tvm.runtime.tensor, inputs))
+        results = [results] if isinstance(results, tvm.runtime.Tensor) else list(results)
+        verdict = model.judge(1, [tensor.numpy() for tensor in results])
     except Problem:
         raise
     except Exception as error:
@@ -90,7 +90,7 @@ def _ask_driver() -> tuple[dict[str, Case], dict[str, str]]:
     taken: dict[str, Case] = {}
     declined: dict[str, str] = {}
     for op in (op.name for op in TABLE.ops if op.name in OPS):
-        case, reason = ask_about(Case(op, item) for item in OPS[op]["cases"])
+        case, reason = ask_about(Case(op, form) for form in OPS[op]["cases"])
         if reason:
             declined[op] = reason
         elif case is not None:

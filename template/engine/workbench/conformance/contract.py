@@ -105,8 +105,8 @@ def two_models_share_the_device(region: Region) -> None:
     others = others or [Region(region.case)]
     copy = load_module(region.bytes)
     for turn in range(5):
-        for one, module in ((region, None), (others[0], None), (region, copy)):
-            _expect_works(one, f"in turn {turn + 1} with another model", module)
+        for called, module in ((region, None), (others[0], None), (region, copy)):
+            _expect_works(called, f"in turn {turn + 1} with another model", module)
 
 
 def it_saves_and_loads(region: Region) -> None:
@@ -124,17 +124,17 @@ def it_saves_and_loads(region: Region) -> None:
         "numpy.savez(sys.argv[3], *(item.numpy() for item in fields))\n"
     )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        library, given, found = (str(Path(directory) / n) for n in ("m.so", "in.npz", "out.npz"))
+        library, given, output = (str(Path(directory) / n) for n in ("m.so", "in.npz", "out.npz"))
         executable.export_library(library)
         machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
         result = machine[model.name](*map(tvm.runtime.tensor, region.inputs_of_model))
         fields = [result] if isinstance(result, tvm.runtime.Tensor) else result
         _expect_close([item.numpy() for item in fields], region.expected, "loaded from a file")
         np.savez(given, *region.inputs_of_model)
-        command = [sys.executable, "-c", script, library, given, found, model.name]
+        command = [sys.executable, "-c", script, library, given, output, model.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         _expect(done.returncode == 0, f"a new process fails to load and run it: {done.stderr}")
-        with np.load(found) as arrays:
+        with np.load(output) as arrays:
             _expect_close(list(arrays.values()), region.expected, "loaded in a new process")
 
 
@@ -373,7 +373,7 @@ def _cases(symbolic: bool = False) -> dict[str, tuple[Case | None, list[str]]]:
         entry = TABLE.get(op)
         if entry is None or not entry.inputs:
             continue
-        for case in (Case(op, item) for item in OPS[op]["cases"]):
+        for case in (Case(op, form) for form in OPS[op]["cases"]):
             if chip.has_symbol(case.entry["inputs"]) == symbolic:
                 by_engine.setdefault(entry.engine, []).append(case)
     found = {engine: first_taken(cases) for engine, cases in by_engine.items()}

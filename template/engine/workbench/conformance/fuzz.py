@@ -87,23 +87,23 @@ def _search(case: str, settings: Settings, seconds: float) -> Iterator[Outcome]:
             json.dumps({"seed": start + index, "is_first": index == 0, **fields})
             for index in range(1 + int(seconds))
         ]
-        for found in in_workers(ROUNDS, rounds, settings.jobs, batch=1):
-            if found.status == "passed":
-                told = json.loads(found.reason)
-                seeds, count = seeds + told["seeds"], count + told["graphs"]
-                declined.update(told["declined"])
-                lacks = lacks or told["lacks"]
+        for outcome in in_workers(ROUNDS, rounds, settings.jobs, batch=1):
+            if outcome.status == "passed":
+                counts = json.loads(outcome.reason)
+                seeds, count = seeds + counts["seeds"], count + counts["graphs"]
+                declined.update(counts["declined"])
+                lacks = lacks or counts["lacks"]
                 continue
-            seed = json.loads(found.case)["seed"]
+            seed = json.loads(outcome.case)["seed"]
             if not any(Path(scratch).glob(f"{seed}-*.npz")):
-                if found.reason in crashes:
+                if outcome.reason in crashes:
                     continue
-                crashes.add(found.reason)
-                _repeat(found.case, settings)
+                crashes.add(outcome.reason)
+                _repeat(outcome.case, settings)
             if not any(Path(scratch).glob(f"{seed}-*.npz")):
                 names.add(f"seed {seed}")
-                yield Outcome(SUITE, f"seed {seed}", "failed", reason=found.reason)
-            for path, why in _culprits(Path(scratch), seed, found.reason, settings.jobs):
+                yield Outcome(SUITE, f"seed {seed}", "failed", reason=outcome.reason)
+            for path, why in _culprits(Path(scratch), seed, outcome.reason, settings.jobs):
                 name = CaseFile.load(path).name
                 # The same bug is found again and again.
                 if name not in names:
@@ -137,8 +137,12 @@ def _culprits(scratch: Path, seed: int, reason: str, jobs: int) -> list[tuple[Pa
     """Return the case files of the failure; after a crash there may be several suspects."""
     paths = sorted(scratch.glob(f"{seed}-*.npz"))
     if len(paths) > 1:
-        found = in_workers(files.SUITE, list(map(str, paths)), max(jobs, 1), batch=1)
-        alone = [(Path(one.case), one.reason) for one in found if one.status == "failed"]
+        outcomes = in_workers(files.SUITE, list(map(str, paths)), max(jobs, 1), batch=1)
+        alone = [
+            (Path(outcome.case), outcome.reason)
+            for outcome in outcomes
+            if outcome.status == "failed"
+        ]
         return alone or [(path, f"{reason}, together with others") for path in paths]
     return [(path, reason) for path in paths]
 

@@ -86,11 +86,11 @@ def collect() -> Mapping[str, Node]:
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        found = {case.name.removeprefix("test_"): case for case in collect_testcases()}
+        collected = {case.name.removeprefix("test_"): case for case in collect_testcases()}
     nodes = {}
-    for name, case in found.items():
+    for name, case in collected.items():
         # "x_expanded" is the same as "x", in more elementary ops.
-        origin = found.get(name.partition("_expanded")[0], case)
+        origin = collected.get(name.partition("_expanded")[0], case)
         op = origin.model.graph.node[-1].op_type
         inputs, outputs = ([_as_array(value) for value in values] for values in case.data_sets[0])
         nodes[name] = Node(name, op, case.model, inputs, outputs, case.rtol, case.atol)
@@ -156,8 +156,10 @@ def read(node: Node) -> Imported | str:
 
 def _wants_constants(imported: Imported) -> bool:
     """Whether a call has inputs that must be constants on this chip."""
-    bindings = (one for block in imported.module["main"].body.blocks for one in block.bindings)
-    calls = (one.value for one in bindings if isinstance(one.value, relax.Call))
+    bindings = (
+        binding for block in imported.module["main"].body.blocks for binding in block.bindings
+    )
+    calls = (binding.value for binding in bindings if isinstance(binding.value, relax.Call))
     return any(
         entry.wants_constants
         for call in calls
@@ -240,11 +242,11 @@ def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
     for name in names:
         announce(name)
         node = collect()[name]
-        found = read(node)
-        if isinstance(found, Imported):
-            models[name] = found
+        answer = read(node)
+        if isinstance(answer, Imported):
+            models[name] = answer
         else:
-            text = f"TVM's importer: {found}"
+            text = f"TVM's importer: {answer}"
             yield Outcome(SUITE, name, "not_run", node.op, _dtype(node), reason=text)
     announce("")
     programs = compile_together(list(models.values()), compile_for_npu)
@@ -323,7 +325,7 @@ def _outcome(run: _Run, host: _Run | None = None) -> Outcome:
 
 
 def _has_nan(node: Node) -> bool:
-    arrays = [np.asarray(item) for item in (*node.inputs, *node.outputs)]
+    arrays = [np.asarray(value) for value in (*node.inputs, *node.outputs)]
     return any(array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in arrays)
 
 

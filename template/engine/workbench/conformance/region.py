@@ -44,15 +44,17 @@ def _order(function: relax.Function) -> list[int]:
 
     A region takes them in the order in which its calls do: a chain may begin with its second input.
     """
-    found: list[int] = []
+    order: list[int] = []
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.GlobalVar):
             for argument in expr.args:
-                found.extend(n for n, one in enumerate(function.params) if one.same_as(argument))
+                order.extend(
+                    n for n, param in enumerate(function.params) if param.same_as(argument)
+                )
 
     relax.analysis.post_order_visit(function.body, visit)
-    return found
+    return order
 
 
 MOST_DECLINES = 150
@@ -75,13 +77,13 @@ def first_taken(cases: Iterable[Case]) -> tuple[Case | None, list[str]]:
         reason = model.decline()
         if reason is None:
             mod = partition_for(tvm.IRModule({model.name: model.function()}))
-            found = placement(mod, model.name)
-            if found.extent == "all" and len(found.regions) == 1:
+            places = placement(mod, model.name)
+            if places.extent == "all" and len(places.regions) == 1:
                 if not case.model().is_view:
                     return case, reasons
                 view = view or case
                 continue
-            reason = "; ".join(found.on_host) or f"it becomes {len(found.regions)} regions"
+            reason = "; ".join(places.on_host) or f"it becomes {len(places.regions)} regions"
         reasons.append(f"{case}: {reason}")
         if len(reasons) == MOST_DECLINES:
             break

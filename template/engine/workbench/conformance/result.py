@@ -99,13 +99,13 @@ class Result:
 
     def counts(self, suite: str | None = None) -> dict[str, int]:
         """Count the cases of a suite, or of all, by status."""
-        found = Counter(one.status for one in self.outcomes if suite in (None, one.suite))
-        return {status: found[status] for status in STATUSES}
+        counts = Counter(case.status for case in self.outcomes if suite in (None, case.suite))
+        return {status: counts[status] for status in STATUSES}
 
     @property
     def bad(self) -> list[Outcome]:
         """The cases that are not as expected."""
-        return [one for one in self.outcomes if one.status in ("failed", "unexpected_pass")]
+        return [case for case in self.outcomes if case.status in ("failed", "unexpected_pass")]
 
     @property
     def ok(self) -> bool:
@@ -116,18 +116,20 @@ class Result:
     def all_declined(self) -> bool:
         """Whether nothing ran because the driver declines everything that the table accepts."""
         # Ops that should stay on the host prove nothing about the driver.
-        ran = [one for one in self.outcomes if one.status == "passed" and one.expected != "none"]
+        ran = [
+            case for case in self.outcomes if case.status == "passed" and case.expected != "none"
+        ]
         return self.counts()["declined"] > 0 and not ran
 
     def declines(self, most: int = 8) -> list[str]:
         """Return the driver's sentences about declined cases in lines, the most frequent first."""
-        reasons = [one.reason for one in self.outcomes if one.status == "declined"]
+        reasons = [outcome.reason for outcome in self.outcomes if outcome.status == "declined"]
         matches = ((reason, _DECLINE.search(reason)) for reason in reasons)
-        known = Counter(match[1] if match else reason for reason, match in matches)
-        lines = [f"{count} declined: {reason}" for reason, count in known.most_common(most)]
-        if len(known) > most:
-            rest = len(reasons) - sum(count for _, count in known.most_common(most))
-            lines.append(f"{rest} declined for {len(known) - most} other reasons")
+        counts = Counter(match[1] if match else reason for reason, match in matches)
+        lines = [f"{count} declined: {reason}" for reason, count in counts.most_common(most)]
+        if len(counts) > most:
+            rest = len(reasons) - sum(count for _, count in counts.most_common(most))
+            lines.append(f"{rest} declined for {len(counts) - most} other reasons")
         return lines
 
     def summary(self) -> str:
@@ -143,7 +145,7 @@ class Result:
         ):
             if counts[status] or status == "failed":
                 parts.append(f"{counts[status]} {name}")
-        ratios = [one.ratio for one in self.outcomes if one.status == "passed" and one.ratio]
+        ratios = [case.ratio for case in self.outcomes if case.status == "passed" and case.ratio]
         where = "" if self.ok else " where cases passed"
         worst = f"; the worst error{where} is {max(ratios, default=0):.2f} of what is allowed"
         worst = worst if ratios else ""
@@ -166,13 +168,13 @@ class Result:
                 suite: {"seconds": round(seconds, 1), **self.counts(suite)}
                 for suite, seconds in self.seconds.items()
             },
-            "cases": [one.to_dict() for one in self.outcomes],
+            "cases": [outcome.to_dict() for outcome in self.outcomes],
         }
 
     def to_json(self) -> str:
         """Return everything as JSON, with one case in each line, for diff and grep."""
         head = json.dumps({**self.to_dict(), "cases": 0}, indent=1)
-        cases = ",\n".join("  " + json.dumps(one.to_dict()) for one in self.outcomes)
+        cases = ",\n".join("  " + json.dumps(outcome.to_dict()) for outcome in self.outcomes)
         assert head.endswith('"cases": 0\n}')
         return head.removesuffix("0\n}") + f"[\n{cases}\n ]\n}}\n"
 

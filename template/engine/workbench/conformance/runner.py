@@ -63,11 +63,11 @@ def run(
     result = Result(_about(suites, settings))
     for suite in meant(suites, settings):
         start = time.monotonic()
-        found = _run(suite, settings, suite in suites)
+        outcomes = _run(suite, settings, suite in suites)
         mine = [entry for entry in entries if entry.suite == suite]
-        ran = all(one.case for one in found)
+        ran = all(outcome.case for outcome in outcomes)
         complete = ran and not settings.filters
-        result.outcomes += apply(mine, found, complete, settings.strict)
+        result.outcomes += apply(mine, outcomes, complete, settings.strict)
         result.seconds[suite] = time.monotonic() - start
         counts = result.counts(suite).items()
         numbers = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in counts if n)
@@ -89,7 +89,7 @@ def meant(suites: Sequence[str], settings: Settings) -> list[str]:
 def _run(suite: str, settings: Settings, required: bool) -> list[Outcome]:
     try:
         chosen = cases_of(suite, settings)
-        found = {one.case: one for one in _module(suite).outcomes(settings)}
+        found = {outcome.case: outcome for outcome in _module(suite).outcomes(settings)}
     except Crashed as reason:
         return [Outcome(suite, "", "failed", reason=str(reason))]
     except NotRun as reason:

@@ -64,21 +64,21 @@ def in_workers(
     # Give each worker something to do, unless it is too little.
     size = min(batch, max(-(-len(cases) // jobs), _WORTH_A_WORKER))
     batches = [list(cases[start : start + size]) for start in range(0, len(cases), size)]
-    found: queue.Queue[Outcome | Exception | None] = queue.Queue()
-    pool = _Pool(suite, batches, seconds, found)
+    arrived: queue.Queue[Outcome | Exception | None] = queue.Queue()
+    pool = _Pool(suite, batches, seconds, arrived)
     threads = [threading.Thread(target=pool.serve) for _ in range(min(jobs, len(batches)))]
     for thread in threads:
         thread.start()
     open_threads = len(threads)
     try:
         while open_threads:
-            item = found.get()
-            if item is None:
+            outcome = arrived.get()
+            if outcome is None:
                 open_threads -= 1
-            elif isinstance(item, Exception):
-                raise item
+            elif isinstance(outcome, Exception):
+                raise outcome
             else:
-                yield item
+                yield outcome
     finally:
         pool.stop()
         for thread in threads:
@@ -93,12 +93,12 @@ class _Pool:
         suite: str,
         batches: list[list[str]],
         seconds: float,
-        found: queue.Queue[Outcome | Exception | None],
+        arrived: queue.Queue[Outcome | Exception | None],
     ) -> None:
         self._suite = suite
         self._batches = batches
         self._seconds = seconds
-        self._found = found
+        self._found = arrived
         self._changed = threading.Condition()
         self._busy = 0
         self._stopped = False
