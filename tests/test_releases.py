@@ -288,7 +288,7 @@ def _vendor_edits(project: Path) -> None:
         passes.write(PASSES)
     with (vendor / "expected_failures.toml").open("a") as ledger:
         ledger.write(KNOWN_FAILURE)
-    (vendor / "cases.json").write_text(f"{{{code_block(ADDING_AN_OP, 'json')}}}")
+    (vendor / "cases.json").write_text(code_block(ADDING_AN_OP, "json"))
     (vendor / "tests/test_board.py").write_text(TESTS)
     (vendor / "tests/README.md").unlink()
 
