@@ -17,7 +17,7 @@ namespace npu::emulator {
 
 void ApplyEach(npu_vector_opcode opcode, const VectorOperand& a, const VectorOperand& b,
                const VectorOperand& c, int64_t count, float* out) {
-  WithFunction<float>(opcode, [&](auto function, auto operands) {
+  WithFunction<float>(opcode, [=](auto function, auto operands) {
     for (int64_t i = 0; i < count; ++i) {
       out[i] = function(a.data[i & a.mask], operands > 1 ? b.data[i & b.mask] : 0,
                         operands > 2 ? c.data[i & c.mask] : 0);

@@ -85,7 +85,9 @@ Interval LimitsOf(npu_dtype dtype) {
 void ApplyIntegers(npu_vector_opcode opcode, const int64_t* a, const int64_t* b, const int64_t* c,
                    int64_t count, int64_t* out) {
   WithFunction<int64_t>(opcode, [=](auto function, auto operands) {
-    for (int64_t i = 0; i < count; ++i) {
+    // Results might lie where the count is, for all that the compiler knows.
+    const int64_t size = count;
+    for (int64_t i = 0; i < size; ++i) {
       out[i] = function(a[i], operands > 1 ? b[i] : 0, operands > 2 ? c[i] : 0);
     }
   });
