@@ -16,7 +16,7 @@ from support import ROOT
 PYTHON = ROOT / "template/engine"
 MODULES = {path for path in PYTHON.rglob("*.py") if not {"benchmarks", "tests"} & set(path.parts)}
 MOST_FLOORS = 12
-MOST_LINES = {"engine": 78_300, "engine/backend": 43_450, "rendered": 2_500, "vendor": 2_000}
+MOST_LINES = {"engine": 77_750, "engine/backend": 42_950, "rendered": 2_500, "vendor": 2_000}
 """In the reference backend; the engine's sources without tests and benchmarks. They only fall."""
 MOST_NAMES = 38
 """In the interface of the conformance kit, which had 87 from 38 modules before it."""
