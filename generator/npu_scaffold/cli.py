@@ -140,7 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
-        "--template", metavar="PATH", help="a checkout of npu-scaffold (default: this one)"
+        "--template",
+        metavar="PATH",
+        help="a checkout of npu-scaffold (default: the current folder, or where it is installed)",
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 

@@ -18,15 +18,15 @@ def find_template(given: str | Path | None = None) -> Path:
     Parameters
     ----------
     given
-        The user's choice; by default the checkout that this package runs from, or else the current
-        directory.
+        The user's choice; by default the checkout in the current directory, or else the one that
+        this package runs from.
 
     Returns
     -------
     Path
         The absolute path of the template.
     """
-    own = [Path(__file__).parents[2], Path.cwd()]
+    own = [Path.cwd(), Path(__file__).parents[2]]
     candidates = own if given is None else [Path(given)]
     for candidate in candidates:
         if (candidate / "copier.yml").is_file() and (candidate / CATALOG).is_dir():

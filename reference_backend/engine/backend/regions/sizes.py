@@ -40,24 +40,26 @@ def _symbols(ty: tvm.ir.Type) -> list[str]:
 
 
 def _refusal_of(call: relax.Call) -> Reason | None:
-    """Return why an operand does not broadcast to the result of a call."""
+    """Return why an operand does not broadcast, or PRelu's slopes do not fit the axis of data."""
     name = str(call.op.name).removeprefix("relax.")
     try:
         if name == "broadcast_to":
-            given, wanted = (tensor_type(ty)[1] for ty in (call.args[0].ty, call.ty))
-            pairs = list(zip(reversed(given), reversed(wanted), strict=False))
+            given, sizes = (tensor_type(ty)[1] for ty in (call.args[0].ty, call.ty))
+            first = len(sizes) - len(given)
+            pairs = {first + axis: (size, sizes[first + axis]) for axis, size in enumerate(given)}
         elif name == "nn.prelu":
-            data, slopes = (tensor_type(operand.ty)[1] for operand in call.args[:2])
-            pairs = [(slopes[0], data[int(call.attrs.axis)])]
+            sizes, slopes = (tensor_type(operand.ty)[1] for operand in call.args[:2])
+            axis = int(call.attrs.axis) % len(sizes)
+            pairs = {axis: (slopes[0], sizes[axis])}
         else:
             return None
     except Unknown:
         return None
-    for size, right in pairs:
-        if size not in (1, right):
-            is_open = isinstance(size, Size) or isinstance(right, Size)
+    for axis, (size, of_result) in pairs.items():
+        if size not in (1, of_result):
+            is_open = isinstance(size, Size) or isinstance(of_result, Size)
             code = Code.SYMBOLIC_SIZE if is_open else Code.RELATION
-            ending = " is not known before the run" if is_open else " is wrong"
-            why = f"{name}: that the size {size} is 1 or {right}{ending}"
+            ending = "whether it is, is not known before the run" if is_open else "it is not"
+            why = f"{name}: for axis {axis}, the size {size} must be 1 or {of_result}; {ending}"
             return Reason(code, why)
     return None
