@@ -251,10 +251,13 @@ class _Folder:
     def _computed(self, node: NodeProto, given: Mapping[str, Array]) -> dict[str, Array] | None:
         """Return what ONNX's reference evaluator computes, if it has the types of the outline."""
         arrays = evaluate(node, given, self.model.opset_import)
-        if arrays is None or any(array.dtype.kind not in "biuf" for array in arrays):
+        if arrays is None:
             return None
         results = dict(zip(filter(None, node.output), arrays, strict=True))
-        kinds = {k: helper.np_dtype_to_tensor_dtype(v.dtype) for k, v in results.items()}
+        try:
+            kinds = {k: helper.np_dtype_to_tensor_dtype(v.dtype) for k, v in results.items()}
+        except Exception:  # No tensor, such as an optional value.
+            return None
         if any(self.types.get(name) not in (None, 0, kind) for name, kind in kinds.items()):
             return None
         return results
