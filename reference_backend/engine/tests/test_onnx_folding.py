@@ -194,6 +194,27 @@ def test_integer_weights_stay_integers():
     assert check(model, numbers(2, 4)) == ["dequantize", "matmul", "reshape"]
 
 
+@pytest.mark.parametrize("kind", ["INT4", "UINT4", "INT2", "UINT2"])
+def test_constants_of_few_bits_are_folded(kind):
+    from onnx import TensorProto
+
+    if not hasattr(TensorProto, kind):
+        pytest.skip("this version of onnx lacks the type")
+    text = f"""g (float[2, 4] x) => (float[2, 4] y) {{
+        few = Cast <to = {getattr(TensorProto, kind)}> (w)
+        real = DequantizeLinear (few, scale)
+        y = Mul (x, real)
+    }}"""
+    low = 0 if kind.startswith("U") else -2
+    w = np.arange(8).reshape(2, 4) % 4 + low
+    model = parsed(text, 25, w=w.astype("float32"), scale=np.float32(0.5))
+    module = backend.from_onnx(model)
+    x = numbers(2, 4)
+    (result,) = run_on_host(module, "main", [x])
+    np.testing.assert_array_equal(result, x * w.astype("float32") / 2)
+    assert "astype" not in names_of(module)
+
+
 def test_what_would_become_large_is_left_to_the_run():
     text = """g (float[4] x) => (float[4] y) {
         huge = ConstantOfShape (sizes)
