@@ -12,6 +12,7 @@
 #include <limits>
 #include <list>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -417,6 +418,10 @@ class Expected {
   }
   void operator()(const PlainArgs<npu_lookup>& args) const {
     emulator::oracle::Lookup({args.reads[0], args.reads[1], args.out});
+  }
+  template <typename Op>
+  void operator()(const PlainArgs<Op>&) const {
+    throw std::logic_error("an operation without an oracle");
   }
 
  private:

@@ -13,7 +13,8 @@ namespace npu::emulator {
 namespace {
 
 constexpr char kMagic[8] = {'N', 'P', 'U', 'E', 'M', 'U', '\r', '\n'};
-/*! \brief Raised whenever the format or the meaning of a field changes. */
+/*! \brief Raised whenever the format or the meaning of a field changes; not for a new operation
+ *  at the end of the list. */
 constexpr uint32_t kVersion = 4;
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "programs are little-endian");
 

@@ -5,7 +5,8 @@
  *
  * To add a plain operation, declare it in npu_driver.h and its list, and write
  * operations/<name>.cc, which defines OperationRules::Check (rules.h) and the functions below for
- * it.
+ * it. Short loops are in that file, others in kernels/. These files are compiled as one, so names
+ * in their anonymous namespaces differ.
  */
 #ifndef EMULATOR_OPERATIONS_H_
 #define EMULATOR_OPERATIONS_H_

@@ -152,6 +152,7 @@ inline constexpr KindInfo kKinds[] = {
     {"gather", 2}, {"scan", 1},        {"order", 1},     {"step", 0},      {"reshape", 1},
     {"lookup", 2}, {"quantize", 1},    {"dequantize", 1}};
 constexpr int32_t kKindCount = sizeof(kKinds) / sizeof(kKinds[0]);
+static_assert(kKindCount == static_cast<int32_t>(Kind::kDequantize) + 1, "each kind has a row");
 
 /*! \brief Whether quantized tensors may have this type. */
 inline bool IsNarrow(npu_dtype dtype) {
