@@ -19,7 +19,6 @@ from pathlib import Path
 import tvm
 
 from .failures import readable_errors
-from .sizes import require_shapes
 
 
 @readable_errors()
@@ -64,6 +63,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     from .onnx.operators import normalize
     from .onnx.types import outline
     from .onnx.validity import require_valid
+    from .sizes import require_shapes
 
     if isinstance(model, (str, os.PathLike)):
         model = onnx.load(model)
@@ -182,6 +182,7 @@ def from_tflite(
         raise ImportError(
             "the Python package tflite is not installed; install it with: pip install tflite"
         ) from None
+    from .sizes import require_shapes
     from .tflite.operators import read
 
     require_shapes(shape_dict)

@@ -12,7 +12,7 @@ from onnx import NodeProto
 
 from ...shared.messages import FIX_SIZES
 from ..declared import text_of
-from .graph import attributes_of, refuse
+from .graph import refuse
 from .node import Node, Rule
 
 _TERM = r"[a-zA-Z]*(\.\.\.[a-zA-Z]*)?"
@@ -26,12 +26,12 @@ class _Term(NamedTuple):
     labels: Sequence[str]
 
 
-def equation_of(node: NodeProto) -> str:
+def equation_of(node: NodeProto, attributes: Mapping[str, object]) -> str:
     """Return the equation of an Einsum, without spaces; refuse what is none.
 
     ONNX's inference of shapes does not end with some of these.
     """
-    equation = attributes_of(node).get("equation", "")
+    equation = attributes.get("equation", "")
     equation = equation.decode(errors="replace") if isinstance(equation, bytes) else ""
     equation, inputs = equation.replace(" ", ""), len(node.input)
     if not _EQUATION.fullmatch(equation) or equation.partition("->")[0].count(",") != inputs - 1:
@@ -44,7 +44,7 @@ def equation_of(node: NodeProto) -> str:
 
 
 def _einsum(node: Node) -> None:
-    _Einsum(node, equation_of(node.proto)).write()
+    _Einsum(node, equation_of(node.proto, node.attributes)).write()
 
 
 class _Einsum:

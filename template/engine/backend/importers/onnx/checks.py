@@ -17,7 +17,7 @@ from onnx import (
 )
 
 from .einsum import equation_of
-from .graph import OWN, graphs_of, opset_of, refuse, title_of
+from .graph import OWN, attributes_of, graphs_of, opset_of, refuse, title_of
 
 
 def require_sound(model: ModelProto) -> None:
@@ -117,7 +117,7 @@ def _require_operator(node: NodeProto, opset: int) -> None:
     if node.domain in OWN and defs.has(node.op_type):
         _require_whole(node, opset)
     if node.op_type == "Einsum":
-        equation_of(node)
+        equation_of(node, attributes_of(node))
 
 
 def _require_whole(node: NodeProto, opset: int) -> None:
