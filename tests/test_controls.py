@@ -52,6 +52,7 @@ def behind(statement: str, mistake: str) -> tuple[str, str]:
 
 EXECUTE = "engine/workbench/emulator/execute.cc"
 LOWERING = "engine/backend/codegen/lowering.cc"
+REQUANTIZATION = "engine/backend/codegen/requantization.cc"
 KERNELS = "engine/workbench/emulator/kernels"
 PRODUCTS = f"{KERNELS}/products.cc"
 PASSES = "engine/backend/passes"
@@ -132,10 +133,10 @@ CONTROLS = [
     Control(
         "dropped_bias",
         LOWERING,
-        "    Unit unit = program_->MakeUnit(node, op);",
+        "    const Unit unit(graph(), node, op);",
         '    if (Broken("dropped_bias") && op->op == "relax.add") {\n'
         "      known[node] = value;\n      continue;\n    }\n"
-        "    Unit unit = program_->MakeUnit(node, op);",
+        "    const Unit unit(graph(), node, op);",
         "composites",
         "bias",
     ),
@@ -182,7 +183,7 @@ CONTROLS = [
     ),
     Control(
         "wrong_rescaling",
-        LOWERING,
+        REQUANTIZATION,
         "made.rounding = rule.rounding;",
         'made.rounding = Broken("wrong_rescaling") ? NPU_ROUND_DOWN : rule.rounding;',
         "quantized",
@@ -206,16 +207,16 @@ CONTROLS = [
     Control(
         "missing_saturation",
         LOWERING,
-        "v.Constant(steps->least)), v.Constant(steps->most));",
-        'v.Constant(steps->least - (Broken("missing_saturation") ? 1000 : 0))),\n'
-        "                     v.Constant(steps->most + "
+        "v.Constant(steps.least)), v.Constant(steps.most));",
+        'v.Constant(steps.least - (Broken("missing_saturation") ? 1000 : 0))),\n'
+        "                     v.Constant(steps.most + "
         '(Broken("missing_saturation") ? 1000 : 0)));',
         "quantized",
         "matmul",
     ),
     Control(
         "scale_of_the_next_channel",
-        LOWERING,
+        REQUANTIZATION,
         "factors[i] = scale[i] / step[0];",
         "{\n    size_t from = i;\n"
         '    if (Broken("scale_of_the_next_channel")) from = (i + 1) % scale.size();\n'
@@ -225,9 +226,9 @@ CONTROLS = [
     ),
     Control(
         "swapped_scale_of_the_residual",
-        LOWERING,
-        "MakeFactors(*this, {scales[0] / step[0]})",
-        'MakeFactors(*this, {Broken("swapped_scale_of_the_residual")\n'
+        REQUANTIZATION,
+        "MakeFactors(call, rule, {scales[0] / step[0]})",
+        'MakeFactors(call, rule, {Broken("swapped_scale_of_the_residual")\n'
         "                                                ? step[0] / scales[0]\n"
         "                                                : scales[0] / step[0]})",
         "quantized",
