@@ -211,10 +211,10 @@ def test_it_takes_few_files(extended: Path) -> None:
     print(f"a new driver operation: {len(changed)} files: {', '.join(changed)}")
     assert f"{ENGINE}/{changed[-1]}" == OPERATION
     assert sorted(f"{ENGINE}/{path}" for path in changed) == sorted([*EDITS, OPERATION])
-    # Beside these, a page shows its cycles, and the change log has a line.
-    assert len(changed) + 2 <= MOST_FILES
+    # Beside these, a page shows its cycles, another its number, and the change log has a line.
+    assert len(changed) + 3 <= MOST_FILES
     (row,) = re.findall(r"^\| an operation of the driver: .*$", PAGE.read_text(), re.MULTILINE)
-    assert f"driver: {len(changed) + 2} files for a new one" in row
+    assert f"driver: {len(changed) + 3} files for a new one" in row
     for path in changed:
         assert Path(path).name.replace("reverse", "<name>").replace("shape", "<family>") in row
 

@@ -138,7 +138,9 @@ std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
     if (library == nullptr) {
       const char* message = dlerror();
       const std::string reason = message == nullptr ? "no reason given" : message;
-      throw DriverError("the driver " + path + " cannot be loaded: " + reason + AdviceOn(reason));
+      std::string sentence = "the driver " + path + " cannot be loaded: ";
+      sentence += reason;
+      throw DriverError(sentence += AdviceOn(reason));
     }
     using Entry = const Api* (*)(uint32_t);
     auto function = reinterpret_cast<Entry>(dlsym(library, entry));

@@ -451,8 +451,8 @@ const Requantization& ChipRequantization() { return rule_of_graph; }
 
 void CheckDriverOptions(const LoweringOptions& options) {
   const Graph nothing;
-  Emission(nothing, options);
-  Registry(nothing, nullptr);
+  const Emission emission(nothing, options);
+  const Registry registry(nothing, nullptr);
 }
 
 LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal) {
