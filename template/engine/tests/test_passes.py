@@ -17,6 +17,7 @@ from tvm.relax.dpl import DFPattern
 
 import support
 from backend.engine.backend.passes import CANONICALIZATION, evaluate, fold, simplify
+from backend.engine.backend.passes.rewriting import with_constants
 from backend.engine.backend.report.report import offload_report
 from backend.engine.backend.shared.backend import OPS
 from backend.engine.backend.table import chain_grammar
@@ -643,3 +644,16 @@ def test_the_grammar_of_chains_is_read_without_tvm():
     code = f"import runpy, sys; runpy.run_path({chain_grammar.__file__!r}, run_name='grammar')"
     code += "; assert not any(name.startswith('tvm') for name in sys.modules)"
     subprocess.run([sys.executable, "-S", "-c", code], check=True)
+
+
+# ---- Rewriting ----------------------------------------------------------------------------------
+
+
+def test_a_call_is_made_anew_only_where_it_reads_a_constant():
+    x, bound = variable("x", 2, 3), variable("bound", 2, 3)
+    constant = relax.const(np.zeros((2, 3), "float32"))
+    unchanged = relax.op.concat([x, x], 0)
+    assert with_constants(unchanged, {bound: constant}) is unchanged
+    (fields,) = with_constants(relax.op.concat([x, bound], 0), {bound: constant}).args
+    assert fields.fields[0].same_as(x)
+    assert fields.fields[1].same_as(constant)

@@ -12,6 +12,7 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import is_not
 from typing import TypeGuard
 
 import tvm
@@ -85,17 +86,16 @@ def with_constants(call: relax.Call, values: Values) -> relax.Call:
 
     def resolved(expr: relax.Expr) -> relax.Expr:
         if isinstance(expr, relax.Tuple):
-            fields = [resolved(field) for field in expr.fields]
-            is_unchanged = all(new is old for new, old in zip(fields, expr.fields, strict=True))
-            return expr if is_unchanged else relax.Tuple(fields)
+            # Once: each access of `fields` makes new objects of Python.
+            fields = items_of(expr.fields)
+            known = [resolved(field) for field in fields]
+            return relax.Tuple(known) if any(map(is_not, known, fields)) else expr
         bound = resolve(expr, values) if isinstance(expr, relax.Var) else expr
         return bound if isinstance(bound, Constant | relax.ShapeExpr) else expr
 
     operands = items_of(call.args)
     arguments = [resolved(operand) for operand in operands]
-    if all(new is old for new, old in zip(arguments, operands, strict=True)):
-        return call
-    return with_arguments(call, arguments)
+    return with_arguments(call, arguments) if any(map(is_not, arguments, operands)) else call
 
 
 # ---- Blocks -------------------------------------------------------------------------------------
