@@ -64,8 +64,24 @@ def load_catalog(template: Path) -> dict[str, Entry]:
         Op name to entry, in the order of ids, not yet checked. Entries that refer to the cases of
         another op have copies.
     """
+    return entries_of(load_families(template))
+
+
+def entries_of(documents: Mapping[str, dict[str, Any]]) -> dict[str, Entry]:
+    """Return the catalogue that the files of the families are.
+
+    Parameters
+    ----------
+    documents
+        Family to the mapping of its file; see `load_families`.
+
+    Returns
+    -------
+    dict
+        As `load_catalog` returns it.
+    """
     found: dict[str, Entry] = {}
-    for family, document in load_families(template).items():
+    for family, document in documents.items():
         for op, entry in document.items():
             if str(op).startswith("."):
                 continue
@@ -134,9 +150,9 @@ def _resolved(entry: Entry, document: Mapping[str, Any]) -> Entry:
 def _engine_module(template: Path, name: str) -> ModuleType:
     """Import one of those of the engine's modules about the table that do not import TVM."""
     root = f"_engine_{hash(template)}"
-    package = ModuleType(root)
-    package.__path__ = [str(template / "template/engine")]
-    sys.modules[root] = package
+    if root not in sys.modules:
+        package = sys.modules[root] = ModuleType(root)
+        package.__path__ = [str(template / "template/engine")]
     return importlib.import_module(f"{root}.backend.table.{name}")
 
 
@@ -154,7 +170,8 @@ def catalog_problems(template: Path) -> list[str]:
         One sentence per violation: the file, the op, the key, and what is allowed there.
     """
     try:
-        catalog = load_catalog(template)
+        documents = load_families(template)
+        catalog = entries_of(documents)
     except ScaffoldError as error:
         return [str(error)]
     problems = []
@@ -171,7 +188,7 @@ def catalog_problems(template: Path) -> list[str]:
         found = found or list(_judged(template, op, entry))
         problems += [f"{CATALOG / family}.yml: {op}: {problem}" for problem in found]
     problems += _ids(catalog)
-    problems += _pieces(load_families(template))
+    problems += _pieces(documents)
     problems += _files(template, catalog)
     return problems
 

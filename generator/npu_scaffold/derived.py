@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .catalog import TABLE, catalog_problems, load_catalog, load_families
+from .catalog import TABLE, catalog_problems, entries_of, load_families
 from .entries import ELEMENTS, Entry
 from .errors import ScaffoldError
 from .snippets import SNIPPETS, snippets
@@ -33,7 +33,8 @@ def derived_files(template: Path) -> dict[Path, str]:
     """
     if problems := catalog_problems(template):
         raise ScaffoldError("\n".join(problems))
-    catalog, documents = load_catalog(template), load_families(template)
+    documents = load_families(template)
+    catalog = entries_of(documents)
     cases = {CASES / f"{family}.json": _cases(text) for family, text in documents.items()}
     return {RELAX_OPS: _relax_ops(catalog), SNIPPETS: snippets(catalog, documents), **cases}
 

@@ -188,17 +188,19 @@ def _fields(
     """Return the fields of `Op` that are not known, and the sets of attributes that they use."""
     own = {key: value for key, value in entry.items() if key not in known}
     name, base = _largest(sets, own.get("attributes", {}))
-    found: list[tuple[str, Node]] = []
-    for key, write in _WRITERS.items():
-        if own.get(key, _DEFAULTS[key]) == _DEFAULTS[key]:
-            continue
-        node: Node = write(own[key])
-        if key == "attributes":
-            items: list[tuple[str, Node]] = [("**", name)] if name else []
-            items += _attributes(own[key], base)
-            alone = len(items) == 1 and items[0][0] == "**"
-            node = items[0][1] if alone else ("{", items, "}")
-        found.append((f"{key}=", node))
+
+    def attributes(given: Entry) -> Node:
+        items: list[tuple[str, Node]] = [("**", name)] if name else []
+        items += _attributes(given, base)
+        alone = len(items) == 1 and items[0][0] == "**"
+        return items[0][1] if alone else ("{", items, "}")
+
+    writers = {**_WRITERS, "attributes": attributes}
+    found = [
+        (f"{key}=", writers[key](own[key]))
+        for key, default in _DEFAULTS.items()
+        if own.get(key, default) != default
+    ]
     return found, [name] if name else []
 
 
@@ -307,7 +309,6 @@ def _ranks(given: Sequence[int]) -> str:
 _WRITERS: dict[str, Callable[[Any], Node]] = {
     "engine": _literal,
     "inputs": lambda given: _row(map(_input, given)),
-    "attributes": lambda given: ("{", _attributes(given, {}), "}"),
     "rules": lambda given: _row(map(_rule, given)),
     "operations": _literal,
     "output_dtypes": _dtypes,
@@ -318,10 +319,11 @@ _WRITERS: dict[str, Callable[[Any], Node]] = {
     "absorbs_transpose": _literal,
     "tolerance": _tolerance,
 }
-"""The fields of `Op` in their order: how each is written."""
+"""How each field of `Op` is written, but for the attributes: they may have a name."""
 
 _DEFAULTS: dict[str, object] = {
     **{"engine": "vector", "inputs": [], "attributes": {}, "rules": [], "operations": None},
     **{"output_dtypes": [], "chains": [], "activation": False, "fuses": {}, "quantized": None},
     **{"absorbs_transpose": [], "tolerance": "exact"},
 }
+"""The fields of `Op` in their order, and what they are if an entry does not name them."""
