@@ -214,15 +214,29 @@ def lend_packages(python: Path) -> None:
     )
 
 
+WINGS = ("engine/backend/tests", "engine/workbench/tests")
+"""Where a backend has the engine's tests."""
+
+
+def engine_tests(*names: str) -> list[str]:
+    """Return the files of the engine's tests about some subjects, from a backend's top."""
+    return [
+        f"{wing}/test_{name}.py"
+        for name in names
+        for wing in WINGS
+        if (ROOT / "template" / wing / f"test_{name}.py").is_file()
+    ]
+
+
 def copy_tests(project: Path, destination: Path) -> None:
     """Copy the tests of a backend, and the files that name it, without its sources.
 
     There, the tests import the installed package.
     """
-    for name in ("engine/tests", "vendor/tests"):
+    for name in ("engine/tests", *WINGS, "vendor/tests"):
         shutil.copytree(project / name, destination / name)
     (names,) = project.glob("python/*/_backend.py")
-    for file in (names, project / "pyproject.toml"):
+    for file in (names, project / "pyproject.toml", project / "engine/conftest.py"):
         copy = destination / file.relative_to(project)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(file, copy)

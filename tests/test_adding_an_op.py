@@ -110,4 +110,4 @@ def test_the_new_op_passes_the_conformance_kit(
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     assert run(python, script, cwd=tmp_path).splitlines()[-1] == "npu"
-    run(python, "-m", "pytest", "-q", "engine/tests/test_ops.py", "-k", OP, cwd=project)
+    run(python, "-m", "pytest", "-q", "engine/backend/tests/test_ops.py", "-k", OP, cwd=project)

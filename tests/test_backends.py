@@ -168,7 +168,7 @@ def test_an_editable_install_rebuilds_and_a_backend_that_loses_strides_fails_its
         *("-C", "editable.rebuild=true", "-e", project),
         **on_path,
     )
-    tests = (python, "-m", "pytest", "-q", "-x", "engine/tests/test_ops.py", "-k", "conv2d")
+    tests = (python, "-m", "pytest", "-q", "-x", "engine/backend/tests/test_ops.py", "-k", "conv2d")
     run(*tests, cwd=project, **on_path)
 
     # TVM's own example makes this mistake.
@@ -236,10 +236,7 @@ def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers
     python = workshop.environment(wheel)
     run(
         *(python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
-        *(
-            project / f"engine/tests/test_{what}.py"
-            for what in ("runtime", "ops", "artifact", "overlap")
-        ),
+        *(project / file for file in support.engine_tests("runtime", "ops", "artifact", "overlap")),
         **{**options, "LD_PRELOAD": ":".join(libraries)},
         cwd=tmp_path,
     )

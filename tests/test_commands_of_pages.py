@@ -35,6 +35,7 @@ PAGES = [
     + ("template/README.md.jinja", "template/AGENTS.md.jinja", "template/_catalog/README.md")
 ] + sorted((ROOT / "docs").rglob("*.md"))
 
+BACKEND, WORKBENCH = (f"template/engine/{wing}/tests" for wing in ("backend", "workbench"))
 QUOTED = {
     "make build/venv/ready": (".ci/run", "make build/venv/ready"),
     "make reference": ("tests/test_reference.py", '"reference", "--write"'),
@@ -70,24 +71,36 @@ QUOTED = {
     "pip install --group": ("template/.github/workflows/ci.yml.jinja", "pip install --group lint"),
     "pytest -m": ("tests/test_reference_models.py", '"-m", "thorough or not thorough"'),
     "report_picture.py": ("tests/test_reference_models.py", "docs/report_picture.py"),
-    "tvm_x COMMAND": ("template/engine/tests/test_commands.py", '"--help"'),
-    "tvm_x COMMAND --help": ("template/engine/tests/test_commands.py", '"--help"'),
-    "tvm_x compare --profiles": ("template/engine/tests/test_commands.py", '"--profiles"'),
-    "tvm_x compile --report": ("template/engine/tests/test_commands.py", '"--report", known'),
-    "tvm_x profile --all": ("template/engine/tests/test_commands.py", '"--all"'),
-    "tvm_x profile --report": ("template/engine/tests/test_commands.py", '"--report", known'),
-    "tvm_x profile --trace": ("template/engine/tests/test_commands.py", '"--trace", trace'),
-    "tvm_x drift --record": ("template/engine/tests/test_supported_tvm.py", '"--record"'),
+    "tvm_x COMMAND": (f"{WORKBENCH}/test_commands.py", '"--help"'),
+    "tvm_x COMMAND --help": (f"{WORKBENCH}/test_commands.py", '"--help"'),
+    "tvm_x compare --profiles": (
+        f"{WORKBENCH}/test_commands.py",
+        '"--profiles"',
+    ),
+    "tvm_x compile --report": (
+        f"{WORKBENCH}/test_commands.py",
+        '"--report", known',
+    ),
+    "tvm_x profile --all": (f"{WORKBENCH}/test_commands.py", '"--all"'),
+    "tvm_x profile --report": (
+        f"{WORKBENCH}/test_commands.py",
+        '"--report", known',
+    ),
+    "tvm_x profile --trace": (
+        f"{WORKBENCH}/test_commands.py",
+        '"--trace", trace',
+    ),
+    "tvm_x drift --record": (f"{WORKBENCH}/test_supported_tvm.py", '"--record"'),
     "tvm_x report --html": (
-        "template/engine/tests/test_commands.py",
+        f"{WORKBENCH}/test_commands.py",
         '"model.json", "--html", page',
     ),
     "tvm_x drift --record-importers": (
-        "template/engine/tests/test_supported_tvm.py",
+        f"{WORKBENCH}/test_supported_tvm.py",
         '"--record-importers"',
     ),
-    "tvm_x report --all": ("template/engine/tests/test_commands.py", '"--all"'),
-    "tvm_x report --netron": ("template/engine/tests/test_onnx_report.py", '"--netron"'),
+    "tvm_x report --all": (f"{WORKBENCH}/test_commands.py", '"--all"'),
+    "tvm_x report --netron": (f"{BACKEND}/test_onnx_report.py", '"--netron"'),
     "git add -A": ("tests/test_adding_an_op.py", r"(git add -A && git commit -m "),
     "git clone": ("tests/test_graft.py", '"git", "clone"'),
     "git diff": ("tests/test_port_guide.py", '"git", "diff"'),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, Workshop, attempt
+from support import ROOT, WINGS, Workshop, attempt
 
 VARIABLE = "MISTAKE"
 HEADER = f"""
@@ -391,7 +391,7 @@ def kit(
 
     def run_kit(suite: str, filters: Iterable[str], mistake: str = "") -> tuple[int, str]:
         if suite == "pytest":
-            command = [python, "-m", "pytest", "-q", "engine/tests", "-k", " or ".join(filters)]
+            command = [python, "-m", "pytest", "-q", *WINGS, "-k", " or ".join(filters)]
             done = attempt(*command, cwd=project, **{VARIABLE: mistake})
             return done.returncode, done.stdout
         command = [python, "-m", "tvm_broken", "conformance", "--suite", suite]

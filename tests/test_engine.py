@@ -96,7 +96,7 @@ def test_clang_tidy_has_no_complaint(tmp_path: Path) -> None:
     configure(tmp_path, CMAKE_UNITY_BUILD="OFF")
     sources = [
         path
-        for name in ("backend/*", "workbench/emulator", "tests")
+        for name in ("backend/*", "workbench/emulator", "workbench/tests")
         for path in sorted(ENGINE.glob(f"{name}/**/*.cc"))
         if "examples" not in path.parts
     ]

@@ -13,7 +13,7 @@ from support import ROOT, edit, run
 HEADER = "backend/include/npu_driver.h"
 LIST = "backend/include/driver_kit/vector_opcodes.h"
 LOWERING = "backend/lowerings/binary.cc"
-TEST = "tests/cpp/driver_test.cc"
+TEST = "workbench/tests/cpp/driver_test.cc"
 MOST_FILES = 4
 
 DISTANCE = r"""Value Distance(const Lowering&, VectorBuilder& v, const Values& x) {

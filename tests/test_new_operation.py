@@ -18,7 +18,7 @@ HEADER = f"{ENGINE}/backend/include/npu_driver.h"
 KIT = f"{ENGINE}/backend/include/driver_kit"
 LOWERINGS = f"{ENGINE}/backend/lowerings/shape.cc"
 OPERATION = f"{ENGINE}/workbench/emulator/operations/reverse.cc"
-TESTS = f"{ENGINE}/tests/cpp/driver_test.cc"
+TESTS = f"{ENGINE}/workbench/tests/cpp/driver_test.cc"
 MOST_FILES = 10
 PAGE = ROOT / "docs/architecture.md"
 

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 from npu_scaffold.catalog import load_catalog
-from support import ROOT, WITHOUT_SUITES, Workshop, attempt, copy_tests, run, site_packages
+from support import (
+    ROOT,
+    WITHOUT_SUITES,
+    Workshop,
+    attempt,
+    copy_tests,
+    engine_tests,
+    run,
+    site_packages,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -138,8 +147,7 @@ def test_a_driver_that_takes_one_op_passes(plain: Path, tmp_path: Path) -> None:
     # The workers of the kit import it, too.
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text(ONE_OP)
-    tests = ("test_extract.py", "test_ops.py", "test_compile_cache.py")
-    paths = [tmp_path / "engine/tests" / name for name in tests]
+    paths = [tmp_path / file for file in engine_tests("extract", "ops", "compile_cache")]
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *paths)
     out = run(plain, *command, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
     assert "not yet" in out and "no case of any op" not in out

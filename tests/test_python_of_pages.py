@@ -99,7 +99,7 @@ OTHER_WORDS = {
 
 NOT_RUN = {
     "docs/deploy.md": "files, which its commands run: test_deploy.py",
-    "docs/profile.md": "engine/tests/test_profile.py and test_rpc.py make these calls",
+    "docs/profile.md": "engine/workbench/tests/test_profile.py and test_rpc.py make these calls",
 }
 
 

@@ -31,7 +31,7 @@ ANSWERS: dict[str, Any] = {"backend_name": "acme_npu", "ops": ["conv2d", "max_po
 OPS = ["conv2d", "relu", "softmax"]
 # A test file that no other imports.
 RENAMED = max(
-    path.relative_to(ROOT).as_posix() for path in ROOT.glob("template/engine/tests/test_*.py")
+    path.relative_to(ROOT).as_posix() for path in ROOT.glob("template/engine/*/tests/test_*.py")
 )
 UPGRADES = [*((f"v{version}", HERE) for version in RELEASES), (HERE, LATER)]
 

@@ -101,7 +101,7 @@ def test_a_skeleton_passes_from_the_first_minute(
 def _test(python: Path, project: Path, place: Path) -> None:
     """Run the driver's tests against the installed package."""
     copy_tests(project, place)
-    tests = ("engine/tests/test_driver_libraries.py", "vendor/tests")
+    tests = ("engine/backend/tests/test_driver_libraries.py", "vendor/tests")
     out = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=place)
     assert f"{len(OPS) + 6} passed" in out, out
 
@@ -885,5 +885,5 @@ def test_a_first_op_on_a_command_sdk(
     _test(python, project, place)
     # Tests that need another op, symbols or a second device are skipped with a reason.
     setting = {"COMMANDS_NPU_DRIVER": "vendor"}
-    tests = [f"engine/tests/test_{name}.py" for name in FOR_ONE_OP]
+    tests = support.engine_tests(*FOR_ONE_OP)
     run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=place, **setting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -14,11 +15,12 @@ from npu_scaffold.render import MANIFEST
 from support import ROOT
 
 PYTHON = ROOT / "template/engine"
-MODULES = {path for path in PYTHON.rglob("*.py") if not {"benchmarks", "tests"} & set(path.parts)}
+APART = {"benchmarks", "conftest.py", "tests"}
+MODULES = {path for path in PYTHON.rglob("*.py") if not APART & {*path.parts}}
 MOST_FLOORS = 12
 MOST_LINES = {"engine": 77_750, "engine/backend": 42_950, "rendered": 2_500, "vendor": 2_000}
 """In the reference backend; the engine's sources without tests and benchmarks. They only fall."""
-MOST_NAMES = 38
+MOST_NAMES = 35
 """In the interface of the conformance kit, which had 87 from 38 modules before it."""
 
 Graph = Mapping[Path, set[Path]]
@@ -100,6 +102,21 @@ def test_what_customers_run_knows_nothing_of_the_workbench(graph: Graph) -> None
     assert not wrong
 
 
+def test_each_wing_has_its_tests() -> None:
+    """Those of the backend take of the workbench the conformance kit alone."""
+    tests = [path for name in ("test_*.py", "*_test.cc") for path in PYTHON.rglob(name)]
+    wings = [path.relative_to(PYTHON).parts[0] for path in tests]
+    assert set(wings) == {"backend", "workbench"}
+    assert min(map(wings.count, set(wings))) > 10
+    wrong = [
+        f"{path.relative_to(PYTHON)} uses {module}"
+        for path in (PYTHON / "backend/tests").glob("*.py")
+        for module in re.findall(r"backend\.engine\.workbench\.(\w+)", path.read_text())
+        if module != "conformance"
+    ]
+    assert not wrong
+
+
 def test_the_conformance_kit_sees_the_backend_by_its_interface_alone(graph: Graph) -> None:
     interface = PYTHON / "backend/api.py"
     kit = [path for path in MODULES if path.is_relative_to(PYTHON / "workbench/conformance")]
@@ -130,7 +147,7 @@ def test_nothing_grows() -> None:
     rendered = (ROOT / MANIFEST).read_text(encoding="utf-8").splitlines()
     files = {Path(name): ROOT / "reference_backend" / name for name in rendered}
     for path in PYTHON.rglob("*"):
-        if path.suffix in (".cc", ".h", ".py") and not {"benchmarks", "tests"} & {*path.parts}:
+        if path.suffix in (".cc", ".h", ".py") and not APART & {*path.parts}:
             files[path.relative_to(PYTHON.parent)] = path
     lines = dict.fromkeys(MOST_LINES, 0)
     for place, path in files.items():

@@ -59,14 +59,11 @@ RANDOM = {
 PAIRS = {"clip and hard_swish": ["clip", "hard_swish"]}
 """Sets in which something was wrong that neither one op nor the random sets show."""
 
-OF_THE_TABLE = [
-    f"engine/tests/test_{name}.py"
-    for name in (
-        *("artifact", "chains", "compile_cache", "conformance", "decomposed", "extract", "fusion"),
-        *("inspect", "memory_sizes", "ops", "overlap", "partition", "passes", "reasons", "report"),
-        *("runtime", "page", "profile", "vendor"),
-    )
-]
+OF_THE_TABLE = support.engine_tests(
+    *("artifact", "chains", "compile_cache", "conformance", "decomposed", "extract", "fusion"),
+    *("inspect", "memory_sizes", "ops", "overlap", "partition", "passes", "reasons", "report"),
+    *("runtime", "page", "profile", "vendor"),
+)
 """The tests of whatever ops the table has; the others are about certain ops, or about none."""
 NEW_PROCESSES = (
     "not all_ops_together and not program_with_other_inputs and not archive_of_objects "

@@ -47,7 +47,8 @@ _CPP_FOLDERS = ("vendor/driver/", "vendor/lowerings/")
 _COMPILER = ("backend/codegen/", "backend/lowerings/")
 _RUNTIME = ("backend/common/", "backend/include/", "backend/runtime/", "workbench/emulator/")
 # What serves only the wheel.
-_OF_THE_WHEEL = ("backend/examples/", "tests/cpp/", "workbench/benchmarks/")
+_TESTS = ("tests/", "backend/tests/", "workbench/tests/")
+_OF_THE_WHEEL = ("backend/examples/", "workbench/benchmarks/", *(f"{name}cpp/" for name in _TESTS))
 
 _README = """\
 {header}
@@ -216,7 +217,8 @@ class Backend:
             **{f"engine/{start}": self.runtime + start.split("/", 1)[1] for start in _RUNTIME},
             **{f"engine/{start}": "" for start in _OF_THE_WHEEL},
             "engine/engine.cmake": f"{self.runtime}engine.cmake",
-            "engine/tests/": self.tests,
+            **{f"engine/{start}": self.tests for start in _TESTS},
+            "engine/conftest.py": f"{self.tests}conftest.py",
             "src/backend.h": f"{self.runtime}backend.h",
             "cmake/": "cmake/",
         }

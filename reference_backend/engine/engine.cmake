@@ -291,32 +291,34 @@ endif()
 
 if(NPU_TESTS)
   enable_testing()
-  set(_tests "${_engine}/tests/cpp")
-  function(npu_add_test name)
-    add_executable(npu_${name} "${_tests}/${name}.cc" ${ARGN})
+  function(npu_add_test wing name)
+    add_executable(npu_${name} "${wing}/tests/cpp/${name}.cc" ${ARGN})
     target_compile_options(npu_${name} PRIVATE ${NPU_LITTLE_OPTIMIZED})
-    target_include_directories(npu_${name} PRIVATE "${_backend}" "${_workbench}")
+    target_include_directories(
+      npu_${name} PRIVATE "${_backend}" "${_workbench}" "${_engine}/tests/cpp"
+    )
     target_link_libraries(npu_${name} PRIVATE ${NPU_PACKAGE}_options Threads::Threads)
     add_test(NAME ${name} COMMAND npu_${name})
   endfunction()
 
-  npu_add_test(layout_test "${_backend}/codegen/layout.cc")
+  npu_add_test("${_backend}" layout_test "${_backend}/codegen/layout.cc")
   target_include_directories(npu_layout_test PRIVATE "${_backend}/common")
 
   npu_add_objects(${NPU_OBJECTS}_oracle_objects "${_workbench}/emulator/kernels/oracle.cc")
   foreach(_test compile_test driver_test kernels_test program_test)
     npu_add_test(
-      ${_test} $<TARGET_OBJECTS:${NPU_OBJECTS}_oracle_objects> ${NPU_EMULATOR_OBJECTS}
+      "${_workbench}" ${_test} $<TARGET_OBJECTS:${NPU_OBJECTS}_oracle_objects>
+      ${NPU_EMULATOR_OBJECTS}
     )
   endforeach()
 
   if(NPU_RUNTIME)
     # The runtime's and the emulator's internals: for artifacts with mistakes of any depth.
     npu_add_test(
-      fuzz_test "${_backend}/runtime/signature.cc" $<TARGET_OBJECTS:${NPU_OBJECTS}_common_objects>
-      ${NPU_EMULATOR_OBJECTS}
+      "${_workbench}" fuzz_test "${_backend}/runtime/signature.cc"
+      $<TARGET_OBJECTS:${NPU_OBJECTS}_common_objects> ${NPU_EMULATOR_OBJECTS}
     )
-    npu_add_test(runtime_test $<TARGET_OBJECTS:${NPU_OBJECTS}_common_objects>)
+    npu_add_test("${_backend}" runtime_test $<TARGET_OBJECTS:${NPU_OBJECTS}_common_objects>)
     foreach(_test fuzz_test runtime_test)
       target_include_directories(npu_${_test} PRIVATE "${_backend}/common")
       # The runtime is found by its registered functions, not by its symbols.

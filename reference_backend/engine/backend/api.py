@@ -8,7 +8,6 @@ vendors do.
 from .importers import from_exported_program as from_exported_program
 from .importers import from_onnx as from_onnx
 from .ir.calls import attributes_of as attributes_of
-from .libraries._library import has_vendor_driver as has_vendor_driver
 from .libraries._library import versions as versions
 from .libraries.asking import decline_reason as decline_reason
 from .libraries.asking import listening as listening
@@ -30,7 +29,6 @@ from .shared.console import quiet as quiet
 from .shared.interrupts import signal_name as signal_name
 from .shared.messages import last_line as last_line
 from .shared.messages import one_line as one_line
-from .shared.whole_files import write_text as write_text
 from .table.chains import call_entry as call_entry
 from .table.chains import chains_of as chains_of
 from .table.chains import spell as spell
@@ -40,6 +38,5 @@ from .table.judging import Verdict as Verdict
 from .table.judging import judge as judge
 from .table.patterns import TABLE as TABLE
 from .table.reasons import DECLINES as DECLINES
-from .table.reasons import Code as Code
 from .table.reasons import is_decline as is_decline
 from .verification.originals import original_of as original_of

@@ -1,12 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest: tests fail as `vendor/expected_failures.toml` says.
+"""A plugin of pytest: tests fail as `vendor/expected_failures.toml` says, and are found.
 
 The conftest.py beside `vendor/` loads it, for tests of `vendor/tests` that run alone, too.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Find the tests of both wings by the paths of earlier releases: all in `engine/tests`."""
+    start = config.invocation_params.dir
+    config.args = [found for name in config.args for found in _places(name, start)]
+
+
+def _places(name: str, start: Path) -> list[str]:
+    file, colons, test = name.partition("::")
+    path = start / file
+    if path.is_file():
+        return [name]
+    folder, rest = (path, "") if path.name == "tests" else (path.parent, path.name)
+    wings = (folder.parent / wing / folder.name / rest for wing in ("backend", "workbench"))
+    return [f"{place}{colons}{test}" for place in wings if place.exists()] or [name]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -145,11 +145,6 @@ def versions() -> dict[str, str | int]:
     }
 
 
-def has_vendor_driver() -> bool:
-    """Whether a driver of the vendor's is installed."""
-    return any(map(find, ("driver", "driver_build")))
-
-
 def _built_in() -> dict[str, Path | None]:
     """Find out which parts of this backend TVM was built with."""
     import tvm_ffi

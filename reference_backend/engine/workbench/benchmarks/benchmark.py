@@ -34,7 +34,7 @@ from tvm import relax
 from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-importlib.import_module("conftest")  # Makes the backend importable as `backend`.
+importlib.import_module("under_test")  # Makes the backend importable as `backend`.
 
 import backend  # noqa: E402
 from backend.engine.workbench.conformance import networks  # noqa: E402

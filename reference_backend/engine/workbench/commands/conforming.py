@@ -21,12 +21,12 @@ from ...backend.shared.aliases import Array
 from ...backend.shared.messages import printable
 from ...backend.shared.problem import Problem, sentence
 from ...backend.shared.terminal import say
-from ...backend.shared.whole_files import NotWritten
+from ...backend.shared.whole_files import NotWritten, write_text
 from ..conformance.extract import CaseFile, extract, misfit, parts, read_arrays
 from ..conformance.ledger import LEDGER, LedgerError
 from ..conformance.model import Spec
-from ..conformance.pages import write
-from ..conformance.result import FORMAT_VERSION
+from ..conformance.pages import as_html, as_markdown
+from ..conformance.result import FORMAT_VERSION, Result
 from ..conformance.runner import SUITES, cases_of, meant, run
 from ..conformance.suite import Crashed, NotRun, Settings
 
@@ -141,6 +141,20 @@ def _conformance(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say(result.to_json(), end="")
     return 0 if result.ok else 1
+
+
+def write(result: Result, directory: Path) -> list[Path]:
+    """Write a result, and its pages.
+
+    `directory`: the folder; it is created if missing.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    data = result.to_dict()
+    paths = [directory / f"conformance.{kind}" for kind in ("json", "md", "html")]
+    texts = [result.to_json(), as_markdown(data), as_html(data)]
+    for path, text in zip(paths, texts, strict=True):
+        write_text(path, text)
+    return paths
 
 
 def _cannot_run(why: str) -> int:

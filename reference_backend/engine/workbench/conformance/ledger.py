@@ -44,7 +44,7 @@ NO_FAILURES = frozenset(_NAMES.split())
 """Cases of `onnx_nodes` that the ledgers of earlier releases expect to fail, and that do not."""
 
 TESTS = "pytest"
-"""The suite of the tests in `engine/tests`, whose cases are FILE::TEST."""
+"""The suite of the tests of both wings and of `vendor/tests`, whose cases are FILE::TEST."""
 
 
 class LedgerError(Exception):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 
-from ...backend.api import has_vendor_driver
+from ...backend.api import Options
 from .result import Outcome
 from .suite import Settings
 from .workers import Announce, in_workers
@@ -26,7 +26,8 @@ def end_of(suite: str, jobs: int) -> str:
 
     Empty if it ends well, or if there is nothing to fear, or no other process may run.
     """
-    return ended(suite) if suite in ASKING and jobs and has_vendor_driver() else ""
+    fears = suite in ASKING and jobs and Options.load(None).driver != "emulator"
+    return ended(suite) if fears else ""
 
 
 @cache

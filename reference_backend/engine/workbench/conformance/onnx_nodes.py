@@ -22,7 +22,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from ...backend.api import TABLE, Code, JsonObject, Verdict
+from ...backend.api import TABLE, JsonObject, Verdict
 from . import chip
 from .imported import (
     Imported,
@@ -49,7 +49,7 @@ _BATCH = 40
 """The number of cases compiled together: more take longer to bisect after a failure."""
 
 
-_OTHER_TYPES = (Code.DTYPE.value, Code.UNKNOWN_TYPE.value)
+_OTHER_TYPES = ("dtype", "unknown_type")
 """Why ops of the table stay on the host in some cases: sums of int32, float64, empty parts."""
 
 

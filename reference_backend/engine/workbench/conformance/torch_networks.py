@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...backend.api import Array
+from ...backend.api import Array, quiet
 
 if TYPE_CHECKING:
     import tvm
@@ -406,16 +406,19 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], Callable[[], Sequence[Tensor]]]]
 
 def export(name: str) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     """Read a network of `SMALL` with `torch.export` and TVM's importer."""
-    import warnings
+    network, inputs = make(*SMALL[name])
+    with quiet():  # Warnings about future changes in torch.
+        return read(torch.export.export(network, inputs), inputs, network)
 
+
+def read(
+    program: torch.export.ExportedProgram, inputs: Sequence[Tensor], network: nn.Module
+) -> tuple[tvm.IRModule, list[Array], list[Array]]:
+    """Read a program with TVM's importer; also return the inputs, and the network's results."""
     from ...backend.api import from_exported_program
 
-    network, inputs = make(*SMALL[name])
-    with torch.no_grad(), warnings.catch_warnings():
-        # Warnings about future changes in torch.
-        warnings.simplefilter("ignore")
+    with torch.no_grad():
         results = network(*inputs)
-        program = torch.export.export(network, inputs)
-        module = from_exported_program(program, unwrap_unit_return_tuple=True)
+    module = from_exported_program(program, unwrap_unit_return_tuple=True)
     fields = results if isinstance(results, tuple) else (results,)
     return module, [item.numpy() for item in inputs], [item.numpy() for item in fields]

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
-from pathlib import Path
 
-from ...backend.api import JsonObject, write_text
-from .result import STATUSES, Result, table_of
+from ...backend.api import JsonObject
+from .result import STATUSES, table_of
 
 Data = JsonObject
 Case = JsonObject
@@ -183,17 +182,3 @@ def as_html(data: Data) -> str:
         if status not in ("failed", "unexpected_pass"):
             parts.append(f"<details><summary>{escape(heading)}</summary>{table(rows)}</details>")
     return "\n".join([*parts, "</body></html>", ""])
-
-
-def write(result: Result, directory: Path) -> list[Path]:
-    """Write a result, and its pages.
-
-    `directory`: the folder; it is created if missing.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    data = result.to_dict()
-    paths = [directory / f"conformance.{kind}" for kind in ("json", "md", "html")]
-    texts = [result.to_json(), as_markdown(data), as_html(data)]
-    for path, text in zip(paths, texts, strict=True):
-        write_text(path, text)
-    return paths

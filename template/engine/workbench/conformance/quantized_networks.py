@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from onnxruntime.quantization import CalibrationDataReader
 
-FORMS = ("qdq", "dedicated", "qoperator", "dynamic")
-"""How ONNX Runtime writes a quantized model.
-
-QuantizeLinear and DequantizeLinear, each shared by the operators that read it, or dedicated to one;
-operators on integers; and those with scales that are computed at run time.
-"""
-
 
 def calibration_batches(arguments: Sequence[Array], count: int = 4) -> list[list[Array]]:
     """Return inputs like those of a network; integers and masks are the same in each."""
@@ -52,6 +45,9 @@ def quantize_onnx(
 ) -> ModelProto:
     """Quantize a model by `onnxruntime.quantization`.
 
+    `form`: "qdq", a QuantizeLinear and a DequantizeLinear, which all operators share that read it;
+    "dedicated", one for each; "qoperator", operators on integers; "dynamic", those with scales that
+    are computed at run time.
     `activations`, `weights`: types: int8 or uint8, and int16 or uint16 for activations; "dynamic"
     has uint8 activations. With uint8 activations, ONNX Runtime's sums saturate on processors
     without VNNI, so that it is not a reference there for operators on integers.
@@ -151,15 +147,9 @@ def quantize_torch(
 
 def export(name: str, **options: Any) -> tuple[tvm.IRModule, list[Array], list[Array]]:
     """Quantize a network of `torch_networks.SMALL`, and read it with the importer."""
-    import torch
-
-    from ...backend.api import from_exported_program
     from . import torch_networks
 
     network, inputs = torch_networks.make(*torch_networks.SMALL[name])
     program = quantize_torch(network, inputs, **options)
-    with torch.no_grad(), quiet():
-        results = program.module()(*inputs)
-        module = from_exported_program(program, unwrap_unit_return_tuple=True)
-    fields = results if isinstance(results, tuple) else (results,)
-    return module, [item.numpy() for item in inputs], [item.numpy() for item in fields]
+    with quiet():
+        return torch_networks.read(program, inputs, program.module())

@@ -12,6 +12,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from backend.engine.backend.table.capability import (
 from backend.engine.backend.table.chains import chains_of
 from backend.engine.backend.table.judging import judge
 from backend.engine.workbench import pytest_ledger
+from backend.engine.workbench.commands.conforming import write
 from backend.engine.workbench.conformance import (
     NotRun,
     Outcome,
@@ -59,7 +61,7 @@ from backend.engine.workbench.conformance.ledger import (
     expected_failures,
     read_ledger,
 )
-from backend.engine.workbench.conformance.pages import as_html, as_markdown, write
+from backend.engine.workbench.conformance.pages import as_html, as_markdown
 from backend.engine.workbench.conformance.region import Region, ask_about, first_taken
 from backend.engine.workbench.conformance.workers import in_workers
 from backend.patterns import OPS as PATTERNS
@@ -387,7 +389,7 @@ def test_the_ledger_names_tests_that_fail(monkeypatch):
     pytest_ledger.pytest_collection_modifyitems(items)
 
 
-CONFTEST = Path(__file__).parents[2] / "conftest.py"
+CONFTEST = Path(__file__).parents[3] / "conftest.py"
 OWN_TESTS = """
 from {package}.engine.workbench.conformance import ledger
 
@@ -412,6 +414,29 @@ def test_the_ledger_names_tests_of_vendor_that_run_alone(tmp_path):
     )
     assert "1 xfailed" in done.stdout, done.stdout + done.stderr
     assert "revision B" in done.stdout
+
+
+def test_paths_of_earlier_releases_find_the_tests_of_both_wings(tmp_path):
+    for path in ("backend/tests/test_one.py", "workbench/tests/test_two.py", "tests/support.py"):
+        (tmp_path / "engine" / path).parent.mkdir(parents=True)
+        (tmp_path / "engine" / path).touch()
+
+    def found(*names):
+        config = SimpleNamespace(args=names, invocation_params=SimpleNamespace(dir=tmp_path))
+        pytest_ledger.pytest_configure(config)
+        return [Path(name).relative_to(tmp_path).as_posix() for name in config.args]
+
+    wings = ["engine/backend/tests", "engine/workbench/tests"]
+    assert found("engine/tests") == wings
+    assert found(str(tmp_path / "engine/tests/test_two.py::test_x[a::b]")) == [
+        "engine/workbench/tests/test_two.py::test_x[a::b]"
+    ]
+    assert found("engine/tests/test_one.py") == ["engine/backend/tests/test_one.py"]
+    kept = ("engine/tests/test_three.py", "engine/backend/tests", "vendor/tests", "engine", ".")
+    for name in kept:
+        config = SimpleNamespace(args=[name], invocation_params=SimpleNamespace(dir=tmp_path))
+        pytest_ledger.pytest_configure(config)
+        assert config.args == [name]
 
 
 def test_each_op_has_its_cases(monkeypatch, tmp_path):
