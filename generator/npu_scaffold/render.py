@@ -294,9 +294,10 @@ def reference_differences(template: Path) -> list[str]:
 
 
 def write_reference(template: Path) -> None:
-    """Re-render the reference backend in place, and what is made of the catalogue.
+    """Re-render the reference backend, and what is made of the catalogue.
 
-    Files that Git ignores stay.
+    Files that Git ignores stay. The folder is replaced at the end: whatever happens before, the old
+    one is whole.
 
     Parameters
     ----------
@@ -304,17 +305,19 @@ def write_reference(template: Path) -> None:
         The directory that holds ``copier.yml``.
     """
     write_derived(template)
-    with tempfile.TemporaryDirectory() as scratch:
-        fresh = Path(scratch, "fresh")
+    destination = template / REFERENCE
+    # Beside it, as a folder moves in one step only within a file system.
+    with tempfile.TemporaryDirectory(prefix=f"{REFERENCE}.", dir=template) as scratch:
+        fresh, old = Path(scratch, "fresh"), Path(scratch, "old")
         render_reference(template, fresh)
-        destination = template / REFERENCE
-        for name in tracked_files(destination):
-            (destination / name).unlink()
-        shutil.copytree(fresh, destination, dirs_exist_ok=True)
-        paths = (path.relative_to(fresh).as_posix() for path in fresh.rglob("*") if path.is_file())
+        paths = [path.relative_to(fresh).as_posix() for path in fresh.rglob("*") if path.is_file()]
+        tracked = tracked_files(destination)
+        for path in list(destination.rglob("*")):
+            name = path.relative_to(destination).as_posix()
+            if name not in tracked and (path.is_symlink() or path.is_file()):
+                (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+                path.rename(fresh / name)
+        if destination.exists():
+            destination.rename(old)
+        fresh.rename(destination)
         (template / MANIFEST).write_text(_manifest(paths), encoding="utf-8")
-        for directory in sorted(
-            (path for path in destination.rglob("*") if path.is_dir()), reverse=True
-        ):
-            if not any(directory.iterdir()):
-                directory.rmdir()
