@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A region, as `region.json` and `constants.bin` describe it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+VERSION = 1
+"""The newest version of the format that this module understands."""
+
+SIZES = {
+    "float32": 4,
+    "float16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+    "bool": 1,
+    "int16": 2,
+}
+"""How many bytes an element has."""
+
+
+class Declined(Exception):
+    """The SDK does not take the region, or a node of it; the message says why."""
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What integers stand for: (integer - zero_point) * scale.
+
+    `scale` and `zero_point` are numbers or, where they differ by index of dimension `axis`, the
+    names of constants.
+    """
+
+    scale: float | str
+    zero_point: float | str
+    axis: int | None
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor; its elements are dense and row-major.
+
+    `source` is "input", "constant" or "node"; `input` is the number of the region's input.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    source: str
+    input: int | None = None
+    offset: int | None = None
+    quantization: Quantization | None = None
+
+    @property
+    def index(self) -> int:
+        """Its number, by which the run half has it in `program.values`."""
+        return int(self.name[1:])
+
+    @property
+    def count(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of the region as its caller has it.
+
+    The shape may be another one than that of the value that is read or written, with as many
+    elements.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation. `inputs` are names of values, None where there is none.
+
+    Results are limited to `least` and `most`, which may be infinite. `label` says which op of the
+    model it is: a sentence about the node that contains it lets only this op run elsewhere.
+    """
+
+    op: str
+    inputs: tuple[str | None, ...]
+    output: str
+    label: str = ""
+    least: float = -math.inf
+    most: float = math.inf
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def decline(self, why: str) -> NoReturn:
+        """Say why the SDK does not take the node.
+
+        Raises
+        ------
+        Declined
+            Always.
+        """
+        raise Declined(f"{self.label}: {why}" if self.label else why)
+
+
+class Region:
+    """A part of a model that the SDK compiles as one.
+
+    Parameters
+    ----------
+    data
+        What `region.json` has.
+    constants
+        The elements of constants, if they are known.
+    options
+        The values of the driver's options.
+    folder
+        Where the region was read from.
+
+    Raises
+    ------
+    ValueError
+        It is no region, or one of a newer version.
+    """
+
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        constants: bytes | None = None,
+        options: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        if data.get("format") != "npu-region":
+            raise ValueError("This is no region: its format is not 'npu-region'.")
+        if data["version"] > VERSION:
+            raise ValueError(
+                f"The region has version {data['version']} of the format; this module reads up to "
+                f"{VERSION}. Take the npu_region of the backend that wrote it."
+            )
+        self.id: str = data.get("id", "")
+        self.channels_last: bool = data["channels_last"]
+        self.values = {item["name"]: _value(item) for item in data["values"]}
+        self.nodes = [_node(item) for item in data["nodes"]]
+        self.inputs = [_port(item) for item in data.get("inputs", ())]
+        self.outputs = [_port(item) for item in data.get("outputs", ())]
+        self.options: Mapping[str, str] = options or data.get("options", {})
+        self.folder = folder
+        self._constants = constants
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Region:
+        """Read a region from its folder.
+
+        Parameters
+        ----------
+        folder
+            It has `region.json`, `constants.bin` and `options.json`.
+
+        Returns
+        -------
+        region
+            The region.
+
+        Raises
+        ------
+        ValueError
+            It is no region, or one of a newer version.
+        """
+        folder = Path(folder)
+        data = json.loads((folder / "region.json").read_text("utf-8"))
+        options = json.loads((folder / "options.json").read_text("utf-8"))
+        return cls(data, (folder / "constants.bin").read_bytes(), options, folder)
+
+    def value(self, name: str | None) -> Value:
+        """Return a value by its name, such as those in `inputs` of a node."""
+        if name is None:
+            raise KeyError("The node has no such input.")
+        return self.values[name]
+
+    def input_of(self, node: Node, index: int) -> Value | None:
+        """Return an input of a node, or nothing where it has none."""
+        name = node.inputs[index] if index < len(node.inputs) else None
+        return None if name is None else self.values[name]
+
+    @property
+    def has_elements(self) -> bool:
+        """Whether constants have elements; where only a node is asked about, they have none."""
+        return self._constants is not None
+
+    def bytes_of(self, value: Value) -> bytes:
+        """Return the elements of a constant, as they are in memory."""
+        if self._constants is None or value.offset is None:
+            raise ValueError(f"{value.name} has no elements here: only compile_region sees them.")
+        return self._constants[value.offset : value.offset + value.count * SIZES[value.dtype]]
+
+    def array(self, value: Value) -> Any:
+        """Return the elements of a constant as a NumPy array, which cannot be written."""
+        import numpy
+
+        return numpy.frombuffer(self.bytes_of(value), value.dtype).reshape(value.shape)
+
+    def at(self, node: Node) -> None:
+        """Note which node the tool works on: a crash or a hang is then blamed on it."""
+        if self.folder is not None:
+            (self.folder / "node.txt").write_text(node.label, "utf-8")
+
+
+def _number(given: float | str) -> float:
+    """Read a number; those that are not finite are texts."""
+    return float(given)
+
+
+def _value(item: Mapping[str, Any]) -> Value:
+    scales = item["quantization"]
+    return Value(
+        item["name"],
+        item["dtype"],
+        tuple(item["shape"]),
+        item["source"],
+        item.get("input"),
+        item.get("offset"),
+        None if scales is None else Quantization(**scales),
+    )
+
+
+def _port(item: Mapping[str, Any]) -> Port:
+    return Port(item["dtype"], tuple(item["shape"]), item.get("value"))
+
+
+def _node(item: Mapping[str, Any]) -> Node:
+    attributes = dict(item["attributes"])
+    if "numbers" in attributes:
+        attributes["numbers"] = tuple(map(_number, attributes["numbers"]))
+    return Node(
+        item["op"],
+        tuple(item["inputs"]),
+        item["output"],
+        item["label"],
+        -math.inf if item["least"] is None else _number(item["least"]),
+        math.inf if item["most"] is None else _number(item["most"]),
+        attributes,
+    )

@@ -1,0 +1,426 @@
+"""What a vendor's tool is given: a region in files, read without TVM, and as an ONNX model."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support import ROOT
+
+sys.path.append(str(ROOT / "template/engine/backend/sdk"))
+npu_region: Any = importlib.import_module("npu_region")
+
+Array = np.ndarray[Any, Any]
+
+
+class Build:
+    """Writes a region as the driver kit does."""
+
+    def __init__(self, channels_last: bool = False) -> None:
+        self.data: dict[str, Any] = {
+            "format": "npu-region",
+            "version": 1,
+            "id": "0123",
+            "channels_last": channels_last,
+            **{key: [] for key in ("values", "nodes", "inputs", "outputs")},
+        }
+        self.constants = b""
+        self.arrays: list[Array] = []
+
+    def _value(self, dtype: str, shape: Sequence[int], **fields: Any) -> str:
+        name = f"v{len(self.data['values'])}"
+        item: dict[str, Any] = {
+            "name": name,
+            "dtype": dtype,
+            "shape": [*shape],
+            "quantization": None,
+            **fields,
+        }
+        self.data["values"].append(item)
+        return name
+
+    def input(self, array: Array, **fields: Any) -> str:
+        self.arrays.append(array)
+        self.data["inputs"].append({"dtype": str(array.dtype), "shape": [*array.shape]})
+        place: dict[str, Any] = {"source": "input", "input": len(self.arrays) - 1}
+        return self._value(str(array.dtype), array.shape, **place, **fields)
+
+    def constant(self, array: Array, **fields: Any) -> str:
+        place: dict[str, Any] = {"source": "constant", "offset": len(self.constants)}
+        self.constants += array.tobytes() + bytes(64 - array.nbytes % 64)
+        return self._value(str(array.dtype), array.shape, **place, **fields)
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[str | None],
+        like: Array,
+        quantization: dict[str, Any] | None = None,
+        limits: tuple[float | None, float | None] = (None, None),
+        **attributes: Any,
+    ) -> str:
+        out = self._value(str(like.dtype), like.shape, source="node", quantization=quantization)
+        item: dict[str, Any] = {
+            "op": op,
+            "inputs": [*inputs],
+            "output": out,
+            "label": f"relax.{op} ({out})",
+        }
+        item |= {"least": limits[0], "most": limits[1], "attributes": attributes}
+        self.data["nodes"].append(item)
+        return out
+
+    def region(self, output: str, folder: Path, shape: Sequence[int] | None = None) -> Any:
+        value = next(item for item in self.data["values"] if item["name"] == output)
+        port = {"value": output, "dtype": value["dtype"], "shape": [*(shape or value["shape"])]}
+        self.data["outputs"].append(port)
+        (folder / "region.json").write_text(json.dumps(self.data))
+        (folder / "constants.bin").write_bytes(self.constants)
+        (folder / "options.json").write_text('{"level": "2"}')
+        return npu_region.Region.read(folder)
+
+
+def run_onnx(region: Any, arrays: Sequence[Array]) -> Array:
+    onnx = pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = npu_region.to_onnx(region)
+    onnx.checker.check_model(model, full_check=True)
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model, settings, ["CPUExecutionProvider"])
+    feed = {f"input{i}": array for i, array in enumerate(arrays)}
+    result: Array = session.run(["output0"], feed)[0]
+    return result
+
+
+def numbers(*shape: int, seed: int = 0, dtype: str = "float32") -> Array:
+    random = np.random.default_rng(seed)
+    if dtype == "float32":
+        return random.standard_normal(shape).astype(dtype)
+    limits = np.iinfo(dtype)
+    return random.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def convolved(
+    data: Array, weight: Array, strides: tuple[int, int], pads: tuple[int, int, int, int]
+) -> Array:
+    """Compute a grouped convolution of NCHW with loops."""
+    top, left, bottom, right = pads
+    padded = np.pad(data, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    channels, height, width = weight.shape[1:]
+    groups = data.shape[1] // channels
+    rows = (padded.shape[2] - height) // strides[0] + 1
+    columns = (padded.shape[3] - width) // strides[1] + 1
+    out = np.zeros((len(data), len(weight), rows, columns), data.dtype)
+    for o in range(len(weight)):
+        first = o // (len(weight) // groups) * channels
+        for y in range(rows):
+            for x in range(columns):
+                at, left = y * strides[0], x * strides[1]
+                box = padded[:, first : first + channels, at : at + height, left : left + width]
+                out[:, o, y, x] = (box * weight[o]).sum((1, 2, 3))
+    return out
+
+
+def test_a_region_is_read_with_its_constants_and_options(tmp_path: Path) -> None:
+    build = Build()
+    weight = numbers(3, 2)
+    out = build.node(
+        "matmul", [build.input(numbers(4, 3)), build.constant(weight)], numbers(4, 2), limits=(0, 6)
+    )
+    region = build.region(out, tmp_path)
+    (node,) = region.nodes
+    np.testing.assert_array_equal(region.array(region.value(node.inputs[1])), weight)
+    assert (node.least, node.most, region.options) == (0, 6, {"level": "2"})
+    assert region.input_of(node, 2) is None
+    region.at(node)
+    assert (tmp_path / "node.txt").read_text() == node.label == "relax.matmul (v2)"
+    with pytest.raises(npu_region.Declined, match=r"^relax.matmul \(v2\): too large$"):
+        node.decline("too large")
+
+
+def test_what_is_no_region_is_refused(tmp_path: Path) -> None:
+    build = Build()
+    build.data["version"] = 2
+    with pytest.raises(ValueError, match="version 2 of the format; this module reads up to 1"):
+        build.region(build.input(numbers(1)), tmp_path)
+    with pytest.raises(ValueError, match="format is not 'npu-region'"):
+        npu_region.Region({})
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolutions(tmp_path: Path, groups: int, channels_last: bool) -> None:
+    data, weight, bias = numbers(2, 4, 7, 6), numbers(6, 4 // groups, 3, 2, seed=1), numbers(6)
+    pads = (1, 0, 2, 1)
+    expected = convolved(data, weight, (2, 1), pads) + bias[:, None, None]
+    expected = np.clip(expected, -1, 2)
+    order = (0, 2, 3, 1)
+    if channels_last:
+        data, weight, expected = (item.transpose(order) for item in (data, weight, expected))
+        data, weight = np.ascontiguousarray(data), np.ascontiguousarray(weight)
+    build = Build(channels_last)
+    out = build.node(
+        "convolution",
+        [build.input(data), build.constant(weight), build.constant(bias)],
+        expected,
+        limits=(-1, 2),
+        strides=[2, 1],
+        dilations=[1, 1],
+        pads_begin=[*pads[:2]],
+        pads_end=[*pads[2:]],
+        groups=groups,
+    )
+    found = run_onnx(build.region(out, tmp_path), [data])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("transpose", [(False, False), (True, True), (False, True)])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_matmuls(tmp_path: Path, rank: int, transpose: tuple[bool, bool]) -> None:
+    shapes = [(4, 3), (3, 5)]
+    a, b = (numbers(*((2,) * (rank - 2)), *shape) for shape in shapes)
+    bias = numbers(5)
+    expected = np.maximum(a @ b + bias, 0)
+    stored = [
+        np.ascontiguousarray(item.swapaxes(-1, -2)) if flag else item
+        for item, flag in zip((a, b), transpose, strict=True)
+    ]
+    build = Build()
+    inputs = [build.input(stored[0]), build.constant(stored[1]), build.constant(bias)]
+    flags: dict[str, Any] = dict(zip(("transpose_a", "transpose_b"), transpose, strict=True))
+    out = build.node("matmul", inputs, expected, limits=(0, None), **flags)
+    found = run_onnx(build.region(out, tmp_path), stored[:1])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def windows(data: Array, window: int, stride: int, fill: float, pads: tuple[int, int]) -> Array:
+    padded = np.pad(data, ((0, 0), (0, 0), pads, pads), constant_values=fill)
+    views = np.lib.stride_tricks.sliding_window_view(padded, (window, window), (2, 3))
+    result: Array = views[:, :, ::stride, ::stride]
+    return result
+
+
+@pytest.mark.parametrize("kind", ["max", "average", "average_include_pad"])
+@pytest.mark.parametrize("ceil", [False, True])
+def test_pools(tmp_path: Path, kind: str, ceil: bool) -> None:
+    data = numbers(1, 2, 6, 6)
+    pads = (1, 1) if not ceil else (1, 2)
+    if kind == "max":
+        expected = windows(data, 3, 2, -np.inf, pads).max((4, 5))
+    elif kind == "average":
+        expected = np.nanmean(windows(data, 3, 2, np.nan, pads), (4, 5))
+    else:
+        expected = windows(data, 3, 2, 0, pads).mean((4, 5))
+    build = Build()
+    attributes: dict[str, Any] = {"window": [3, 3], "strides": [2, 2], "dilations": [1, 1]}
+    # In ceil mode only the shape of the result says so.
+    attributes |= {"pads_begin": [1, 1], "pads_end": [1, 1]}
+    out = build.node("pool", [build.input(data)], expected, kind=kind, **attributes)
+    region = build.region(out, tmp_path)
+    if ceil and kind == "average_include_pad":
+        with pytest.raises(npu_region.Declined, match=r"relax.pool \(v1\): a mean that counts"):
+            npu_region.to_onnx(region)
+        return
+    np.testing.assert_allclose(run_onnx(region, [data]), expected, atol=1e-6)
+
+
+def test_adaptive_pools(tmp_path: Path) -> None:
+    data = numbers(1, 3, 6, 4)
+    expected = data.reshape(1, 3, 3, 2, 2, 2).mean((3, 5))
+    build = Build()
+    out = build.node("pool", [build.input(data)], expected, kind="average_adaptive")
+    np.testing.assert_allclose(run_onnx(build.region(out, tmp_path), [data]), expected, atol=1e-6)
+
+
+def test_reductions_with_and_without_the_dimensions(tmp_path: Path) -> None:
+    data = numbers(2, 3, 4)
+    functions: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
+    for kind, function in functions.items():
+        for kept in (True, False):
+            expected = function(data, axis=(0, 2), keepdims=kept)
+            build = Build()
+            out = build.node("reduction", [build.input(data)], expected, kind=kind, axes=[0, 2])
+            found = run_onnx(build.region(out, tmp_path), [data])
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+COPIES: list[tuple[Callable[[Array], Array], dict[str, Any]]] = [
+    (lambda x: x.transpose(2, 0, 1), {"permutation": [2, 0, 1]}),
+    (lambda x: x[:, 1:, ::2], {"data_offset": [0, 1, 0], "data_step": [1, 1, 2]}),
+    (lambda x: x[:, ::-1], {"data_offset": [0, 3, 0], "data_step": [1, -1, 1]}),
+    (
+        lambda x: np.pad(x, ((0, 0), (2, 0), (0, 1)), constant_values=-1.5),
+        {"out_offset": [0, 2, 0], "fill": True, "fill_value": -1.5},
+    ),
+    (
+        lambda x: np.pad(x.transpose(1, 0, 2)[2:], ((1, 1), (0, 0), (0, 0))),
+        {
+            "permutation": [1, 0, 2],
+            "data_offset": [0, 2, 0],
+            "out_offset": [1, 0, 0],
+            "fill": True,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("case", range(len(COPIES)))
+def test_copies(tmp_path: Path, case: int) -> None:
+    function, given = COPIES[case]
+    data = numbers(3, 4, 5)
+    expected = function(data)
+    build = Build()
+    attributes: dict[str, Any] = {
+        "permutation": [0, 1, 2],
+        "data_offset": [0] * 3,
+        "data_step": [1] * 3,
+    }
+    attributes |= {"out_offset": [0] * 3, "out_step": [1] * 3, "fill": False, "fill_value": 0}
+    out = build.node("copy", [build.input(data)], expected, **{**attributes, **given})
+    np.testing.assert_array_equal(run_onnx(build.region(out, tmp_path), [data]), expected)
+
+
+def test_indices_outside_read_the_nearest_element(tmp_path: Path) -> None:
+    data, indices = numbers(3, 4), np.array([[-1, 2, 9]])
+    build = Build()
+    expected = data[:, np.clip(indices, 0, 3)]
+    names = [build.input(data), build.input(indices)]
+    out = build.node("gather", names, expected, axis=1, elementwise=False)
+    found = run_onnx(build.region(out, tmp_path), [data, indices])
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_orders_scans_and_reshapes(tmp_path: Path) -> None:
+    data = numbers(3, 8)
+    ordered = np.argsort(-data, axis=1)[:, :5].astype("int32")
+    build = Build()
+    out = build.node("order", [build.input(data)], ordered, axis=1, descending=True)
+    np.testing.assert_array_equal(run_onnx(build.region(out, tmp_path), [data]), ordered)
+    build = Build()
+    summed = np.cumsum(data, 1) - data
+    scanned = build.node("scan", [build.input(data)], summed, kind="sum", axis=1, exclusive=True)
+    out = build.node("reshape", [scanned], summed.reshape(4, 6))
+    found = run_onnx(build.region(out, tmp_path, [24]), [data])
+    np.testing.assert_allclose(found, summed.reshape(24), atol=1e-6)
+
+
+def sigmoid(x: Array) -> Array:
+    result: Array = 1 / (1 + np.exp(-x))
+    return result
+
+
+STEPS: dict[str, tuple[Callable[..., Any], list[float]]] = {
+    "add": (np.add, []),
+    "subtract": (np.subtract, []),
+    "scale": (np.multiply, []),
+    "divide": (np.divide, []),
+    "maximum": (np.maximum, []),
+    "less": (lambda x, y: np.less(x, y).astype("float32"), []),
+    "select": (lambda x, y: np.where(x, y, x), []),
+    "negate": (lambda x, y: -x, []),
+    "rsqrt": (lambda x, y: 1 / np.sqrt(x), []),
+    "square": (lambda x, y: x * x, []),
+    "silu": (lambda x, y: x * sigmoid(x), []),
+    "truncate": (lambda x, y: np.trunc(x), []),
+    "round_even": (lambda x, y: np.round(x), []),
+    "remainder": (np.fmod, []),
+    "floor_divide": (lambda x, y: np.floor(x / y), []),
+    "clip": (lambda x, y: np.clip(x, -0.5, 0.25), [0, -0.5, 0.25]),
+    "leaky_relu": (lambda x, y: np.where(x > 0, x, x * 0.1), [0, 0.1]),
+    "softplus": (lambda x, y: np.log1p(np.exp(2 * x)) / 2, [0, 2, 20]),
+    "gelu_tanh": (
+        lambda x, y: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        [],
+    ),
+}
+BINARY = {"add", "subtract", "scale", "divide", "maximum", "less", "remainder", "floor_divide"}
+
+
+@pytest.mark.parametrize("op", STEPS)
+def test_steps(tmp_path: Path, op: str) -> None:
+    function, given = STEPS[op]
+    x, y = numbers(3, 4, 5), numbers(4, 1, seed=1)
+    x = np.abs(x) if op == "rsqrt" else x
+    expected = function(x, y).astype("float32")
+    build = Build()
+    first, second = build.input(x), build.constant(y)
+    inputs = [first, second] if op in BINARY else [first]
+    if op == "select":
+        inputs = [first, second, first]
+    out = build.node(op, inputs, expected, numbers=[*given, *[0] * (4 - len(given))])
+    found = run_onnx(build.region(out, tmp_path), [x])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_onnx_lacks_is_declined_with_the_label(tmp_path: Path) -> None:
+    build = Build()
+    out = build.node("round_away", [build.input(numbers(3))], numbers(3), numbers=[0] * 4)
+    region = build.region(out, tmp_path)
+    sentence = "relax.round_away (v1): ONNX has no round_away"
+    with pytest.raises(npu_region.Declined, match=re.escape(sentence)):
+        npu_region.to_onnx(region)
+    # The cheap question, without elements of constants.
+    assert npu_region.onnx_reason(region.nodes[0], region) == sentence
+    data = {key: build.data[key] for key in ("format", "version", "channels_last", "values")}
+    asked = npu_region.Region({**data, "nodes": build.data["nodes"]})
+    assert npu_region.onnx_reason(asked.nodes[0], asked) == sentence
+    build = Build()
+    data = numbers(3, dtype="int32")
+    out = build.node("divide", [build.input(data)] * 2, data, numbers=[0] * 4)
+    region = build.region(out, tmp_path)
+    with pytest.raises(npu_region.Declined, match="ONNX computes divide differently for int32"):
+        npu_region.to_onnx(region)
+
+
+def quantized(x: Array, scale: Any, zero: Any, dtype: str = "int8") -> Array:
+    limits = np.iinfo(dtype)
+    rounded = np.round(x / scale) + zero
+    result: Array = np.clip(rounded, limits.min, limits.max).astype(dtype)
+    return result
+
+
+def test_quantize_and_dequantize_also_by_channel(tmp_path: Path) -> None:
+    data = numbers(2, 3, 4)
+    scales, zeros = np.array([0.1, 0.02, 0.5], "float32"), np.array([-3, 0, 7], "int32")
+    column = (scales[:, None], zeros[:, None])
+    integers = quantized(data, *column)
+    expected = ((integers.astype("int32") - column[1]) * column[0]).astype("float32")
+    build = Build()
+    names = [build.constant(scales), build.constant(zeros)]
+    given: dict[str, Any] = {"scale": names[0], "zero_point": names[1], "axis": 1}
+    inside = build.node("quantize", [build.input(data), *names], integers, given, **given)
+    out = build.node("dequantize", [inside, *names], expected, **given)
+    region = build.region(out, tmp_path)
+    np.testing.assert_array_equal(run_onnx(region, [data]), expected)
+    asked = npu_region.Region({**build.data, "nodes": build.data["nodes"][:1]})
+    assert npu_region.onnx_reason(asked.nodes[0], asked) is None
+
+
+def test_a_whole_node_of_integers_is_between_its_scales(tmp_path: Path) -> None:
+    data, weight = numbers(4, 8, dtype="int8"), numbers(8, 3, seed=2, dtype="int8")
+    bias, scales = np.array([100, -50, 3], "int32"), np.array([0.01, 0.02, 0.005], "float32")
+    build = Build()
+    by_column = {"scale": build.constant(scales), "zero_point": 0, "axis": 1}
+    products = build.constant(scales * np.float32(0.1))
+    inputs = [
+        build.input(data, quantization={"scale": 0.1, "zero_point": -5, "axis": None}),
+        build.constant(weight, quantization=by_column),
+        build.constant(bias, quantization={"scale": products, "zero_point": 0, "axis": 0}),
+    ]
+    real = (data.astype("int32") + 5) @ weight.astype("int32") + bias
+    expected = quantized(np.maximum(real * scales * 0.1, 0), 0.25, -128)
+    given: dict[str, Any] = {"scale": 0.25, "zero_point": -128, "axis": None}
+    flags: dict[str, Any] = {"transpose_a": False, "transpose_b": False}
+    out = build.node("matmul", inputs, expected, given, (0, None), **flags)
+    found = run_onnx(build.region(out, tmp_path), [data])
+    steps = np.abs(found.astype(int) - expected.astype(int))
+    assert steps.max() <= 1 and (steps > 0).mean() < 0.1
