@@ -256,7 +256,7 @@ def test_a_clone_of_the_template_is_where_updates_come_from(
     assert (tree / "NOTES.md").is_file()
 
 
-@pytest.mark.parametrize("driver", [None, "graph", "commands"])
+@pytest.mark.parametrize("driver", [None, "graph", "commands", "model"])
 def test_the_drivers_skeleton_is_seeded_once(
     origin: Path, tmp_path: Path, driver: str | None
 ) -> None:

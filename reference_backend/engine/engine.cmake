@@ -170,7 +170,7 @@ if(NPU_VENDOR_DRIVER_SOURCES)
     target_include_directories(${name} PRIVATE ${NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES})
     target_compile_definitions(${name} PRIVATE ${NPU_VENDOR_DRIVER_DEFINITIONS})
     target_compile_options(${name} PRIVATE ${NPU_VENDOR_DRIVER_OPTIONS})
-    target_link_libraries(${name} PRIVATE ${libraries} Threads::Threads)
+    target_link_libraries(${name} PRIVATE ${libraries} Threads::Threads ${CMAKE_DL_LIBS})
     set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   endfunction()
   npu_add_vendor_driver(

@@ -246,6 +246,10 @@ struct Program {
   /*! \brief By node: the text of set_label of the operation that it belongs to; "" if it had none.
    *  A profile adds up the times of each text, and the engine finds the op of a sentence by it. */
   std::vector<std::string> labels;
+  /*! \brief What an SDK has compiled of the nodes, for its runtime; the kit does not read it. A
+   *  program that has such bytes has no elements of constants: they are in there. */
+  const uint8_t* opaque = nullptr;
+  size_t opaque_bytes = 0;
 
   const Value& At(int32_t value) const { return values[static_cast<size_t>(value)]; }
   const void* Data(const Value& constant) const {
@@ -287,6 +291,8 @@ struct ProgramHeader {
   uint64_t option_bytes, inputs, outputs, values, nodes, constants;
 };
 constexpr char kProgramMagic[8] = "npukit1";
+/*! \brief Of a program with opaque bytes: they are in the place of the constants. */
+constexpr char kOpaqueMagic[8] = "npukit2";
 
 inline std::vector<uint8_t> Serialize(const Program& program) {
   std::string options;
@@ -299,14 +305,15 @@ inline std::vector<uint8_t> Serialize(const Program& program) {
   for (const std::string& label : program.labels) options += label + '\0';
   options.resize(Aligned(options.size()));
   ProgramHeader header = {};
-  std::memcpy(header.magic, kProgramMagic, sizeof(kProgramMagic));
+  const bool is_opaque = program.opaque_bytes > 0;
+  std::memcpy(header.magic, is_opaque ? kOpaqueMagic : kProgramMagic, sizeof(header.magic));
   header.node_size = sizeof(Node);
   header.option_bytes = options.size();
   header.inputs = program.inputs.size();
   header.outputs = program.outputs.size();
   header.values = program.values.size();
   header.nodes = program.nodes.size();
-  header.constants = program.constant_bytes;
+  header.constants = is_opaque ? program.opaque_bytes : program.constant_bytes;
   std::vector<uint8_t> bytes(sizeof(header));
   auto append = [&](const auto* items, size_t count) {
     const auto* data = reinterpret_cast<const uint8_t*>(items);
@@ -318,7 +325,7 @@ inline std::vector<uint8_t> Serialize(const Program& program) {
   append(program.values.data(), program.values.size());
   append(program.nodes.data(), program.nodes.size());
   bytes.resize(Aligned(bytes.size()));
-  append(program.constants, program.constant_bytes);
+  append(is_opaque ? program.opaque : program.constants, header.constants);
   constexpr size_t kHashed = offsetof(ProgramHeader, node_size);
   std::memcpy(bytes.data(), &header, sizeof(header));
   header.hash = HashOf(bytes.data() + kHashed, bytes.size() - kHashed);
@@ -423,7 +430,8 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
   ProgramHeader header;
   require(bytes != nullptr && size >= sizeof(header));
   std::memcpy(&header, bytes, sizeof(header));
-  require(std::memcmp(header.magic, kProgramMagic, sizeof(kProgramMagic)) == 0);
+  const bool is_opaque = std::memcmp(header.magic, kOpaqueMagic, sizeof(header.magic)) == 0;
+  require(is_opaque || std::memcmp(header.magic, kProgramMagic, sizeof(header.magic)) == 0);
   constexpr size_t kHashed = offsetof(ProgramHeader, node_size);
   require(header.hash == HashOf(bytes + kHashed, size - kHashed));
   size_t at = sizeof(header);
@@ -470,8 +478,9 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
     program.labels.push_back(text < end ? word() : "");
   }
   require(Aligned(at) <= size && size - Aligned(at) == header.constants);
-  program.constants = bytes + Aligned(at);
-  program.constant_bytes = header.constants;
+  (is_opaque ? program.opaque : program.constants) = bytes + Aligned(at);
+  (is_opaque ? program.opaque_bytes : program.constant_bytes) = header.constants;
+  require(!is_opaque || header.constants > 0);
 
   std::vector<bool> written(program.values.size(), false);
   for (size_t i = 0; i < program.values.size(); ++i) {
@@ -484,7 +493,8 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
         written[i] = true;
         break;
       case Source::kConstant:
-        require(place <= header.constants && BytesOf(value) <= header.constants - place);
+        require(is_opaque ||
+                (place <= header.constants && BytesOf(value) <= header.constants - place));
         written[i] = true;
         break;
       case Source::kNode:
@@ -509,8 +519,10 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
     written[static_cast<size_t>(node.out)] = true;
   }
   for (const Value& output : program.outputs) {
-    require(is_written(output.place) &&
-            BytesOf(output) == BytesOf(program.At(static_cast<int32_t>(output.place))));
+    require(is_written(output.place));
+    const Value& value = program.At(static_cast<int32_t>(output.place));
+    require(BytesOf(output) == BytesOf(value));
+    require(!is_opaque || value.source != Source::kConstant);
   }
   return program;
 }

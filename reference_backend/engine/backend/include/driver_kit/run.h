@@ -9,7 +9,8 @@
  *  public:
  *   // Makes the SDK's graph of the nodes, and throws a Failure where it cannot. memory[i] has the
  *   // elements of value i where it is a constant, an input, or an output: the same for as long as
- *   // the graph lives, aligned to 64 bytes, and followed by 64 readable bytes.
+ *   // the graph lives, aligned to 64 bytes, and followed by 64 readable bytes. Where the program
+ *   // has opaque bytes, constants have no memory.
  *   Graph(const npu::kit::Program& program, const std::vector<void*>& memory);
  *   void Run();
  *   // Only if the SDK reports how long nodes took: runs, and returns these times.
@@ -23,7 +24,7 @@
  * \endcode
  *
  * A profile shows each op if the graph has RunTimed. If the SDK reports no times,
- * RunTable<Graph, npu::kit::NodeByNode<Graph>> measures them.
+ * RunTable<Graph, npu::kit::NodeByNode<Graph>> measures them; not of programs with opaque bytes.
  */
 #ifndef DRIVER_KIT_RUN_H_
 #define DRIVER_KIT_RUN_H_
@@ -274,7 +275,7 @@ struct GraphRequest {
       const Value& value = program.values[i];
       void* data = nullptr;
       if (value.source == Source::kConstant) {
-        data = const_cast<void*>(program.Data(value));
+        if (program.opaque == nullptr) data = const_cast<void*>(program.Data(value));
       } else if (value.source == Source::kInput || is_output[i]) {
         blocks.emplace_back(BytesOf(value));
         data = blocks.back().data();

@@ -1,0 +1,305 @@
+"""The driver kit and a vendor's tool: whatever the tool does, there is a program or a sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import ROOT, attempt, run
+
+INCLUDE = ROOT / "template/engine/backend/include"
+TOOL = f"""
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.append({str(ROOT / "template/engine/backend/sdk")!r})
+from npu_region import run_tool
+
+mode = sys.argv.pop(1)
+answers = os.dup(1)
+if mode == "stranger":
+    print("Hello, this is another tool")
+    sys.exit(0)
+if mode == "broken":
+    import a_module_that_is_not_installed
+
+
+def reason(node, region):
+    print("what the SDK prints is no answer")
+    if mode == "choosy" and node.op == "add":
+        return "there is no\\nadder on this chip"
+    if mode == "fragile" and node.op == "add":
+        os.abort()
+    if mode == "chatty":
+        os.write(answers, b"one answer more\\n")
+    if mode == "wary" and node.op == "add":
+        raise ValueError("odd shapes")
+    assert region.options == {{"level": "1"}}, region.options
+    return None
+
+
+def compile_region(region):
+    with Path(os.environ["RUNS"]).open("a") as file:
+        file.write("compiled\\n")
+    relu, add = region.nodes
+    region.at(relu)
+    if mode == "declines":
+        add.decline("the sum does not fit into the chip")
+    region.at(add)
+    if mode == "crashes":
+        os.abort()
+    if mode == "fails":
+        raise ValueError("the compiler is lost")
+    if mode == "hangs":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(os.environ["RUNS"]).write_text(str(child.pid))
+        time.sleep(600)
+    if mode == "says_nothing":
+        os._exit(0)
+    if mode == "empty":
+        return b""
+    if mode == "confused":
+        region.id = "0" * 32
+    assert region.options == {{"level": "1"}}, region.options
+    bias = region.array(region.value(add.inputs[1]))
+    return f"{{relu.op}}, {{add.op}} {{bias.tolist()}}".encode()
+
+
+sys.exit(run_tool(os.environ.get("SDK", "acme 1"), reason, compile_region))
+"""
+
+MAIN = """
+#include <cstdio>
+
+#include "driver_kit/build.h"
+#include "driver_kit/model.h"
+
+using namespace npu::kit;
+
+constexpr ModelTool kTool = {"acme_npu", "sdk/absent.py", __FILE__};
+constexpr npu_option_info kOptions[] = {
+    kSdkCommand, kSdkTimeout, kSdkFolder, kSdkCache,
+    {"level", NPU_OPTION_TEXT, "1", 0, 0, nullptr, 0, "how hard it tries"}};
+
+std::string Reason(const Program& program, const Node& node) {
+  return AskTool(kTool, program, node);
+}
+std::vector<uint8_t> Compile(const Program& program) { return CompileByTool(kTool, program); }
+
+constexpr Driver kDriver = {"acme_npu", "1", Reason, kOptions, 5, false, Compile};
+
+// Compiles relu(x) + bias, and prints the SDK's bytes, or the sentence.
+void Build(const npu_build_api& api, const std::vector<npu_option>& options) {
+  npu_builder* builder = nullptr;
+  if (api.create(options.data(), options.size(), &builder) != NPU_OK) {
+    std::puts(api.error(nullptr));
+    return;
+  }
+  const npu_tensor_desc desc = {NPU_FLOAT32, 1, {{2, -1}}};
+  const float bias[] = {0.5f, -2};
+  npu_tensor x, y, z, constant;
+  api.add_input(builder, &desc, &x);
+  api.add_constant(builder, &desc, bias, sizeof(bias), &constant);
+  api.add_tensor(builder, &desc, &y);
+  api.add_tensor(builder, &desc, &z);
+  const npu_step steps[] = {
+      {NPU_STEP_RELU, 1, {{NPU_OPERAND_TENSOR, x, 0}}, "relu"},
+      {NPU_STEP_ADD, 2, {{NPU_OPERAND_TENSOR, y, 0}, {NPU_OPERAND_TENSOR, constant, 0}}, "add"}};
+  npu_status status = NPU_OK;
+  for (int i = 0; i < 2 && status == NPU_OK; ++i) {
+    npu_vector_program program = {};
+    program.steps = &steps[i];
+    program.step_count = 1;
+    npu_elementwise op = {};
+    op.size = sizeof(op);
+    op.out = i == 0 ? y : z;
+    op.program = &program;
+    api.set_label(builder, i == 0 ? "relax.nn.relu (a)" : "relax.add (b)");
+    status = api.add_elementwise(builder, &op);
+  }
+  const uint8_t* bytes = nullptr;
+  size_t size = 0;
+  if (status == NPU_OK) api.mark_output(builder, z);
+  if (status == NPU_OK) status = api.finish(builder, &bytes, &size);
+  if (status != NPU_OK) {
+    std::printf("%d %s\\n", status, api.error(builder));
+  } else {
+    const Program parsed = Parse(bytes, size);
+    const bool is_clean = parsed.options.size() == 1 && parsed.constants == nullptr;
+    std::printf("%.*s%s\\n", static_cast<int>(parsed.opaque_bytes),
+                reinterpret_cast<const char*>(parsed.opaque), is_clean ? "" : " and more");
+    // A file whose result is a constant, which it has not.
+    Program forged = parsed;
+    forged.outputs[0].place = parsed.nodes[1].inputs[1];
+    const std::vector<uint8_t> wrong = Serialize(forged);
+    std::string reason;
+    if (Try(&reason, [&] { Parse(wrong.data(), wrong.size()); }) == NPU_OK) std::puts("forged");
+  }
+  api.destroy(builder);
+}
+
+int main(int argc, char** argv) {
+  std::vector<npu_option> options;
+  for (int i = 2; i + 1 < argc; i += 2) options.push_back({argv[i], argv[i + 1]});
+  const npu_build_api api = BuildTable<kDriver>();
+  for (int i = 0; i < std::atoi(argv[1]); ++i) Build(api, options);
+}
+"""
+
+Compiled = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "driver"
+    folder.mkdir()
+    (folder / "main.cc").write_text(MAIN)
+    (folder.parent / "tool.py").write_text(TOOL)
+    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
+    run("c++", *flags, "-I", INCLUDE, "-o", folder / "main", folder / "main.cc", "-pthread", "-ldl")
+    return folder / "main"
+
+
+@pytest.fixture
+def compiled(program: Path, tmp_path: Path) -> Compiled:
+    """Return a function that compiles with the tool in a mode."""
+
+    def call(mode: str, times: int = 1, sdk: str = "acme 1", **options: object) -> list[str]:
+        command = f"{sys.executable} {program.parents[1] / 'tool.py'} {mode}"
+        given = {"sdk_command": command, **options}
+        words = [str(word) for item in given.items() for word in item]
+        settings = {"RUNS": str(tmp_path / "runs"), "SDK": sdk, "TMPDIR": str(tmp_path)}
+        return run(program, str(times), *words, **settings).splitlines()
+
+    return call
+
+
+RIGHT = "relu, add [0.5, -2.0]"
+
+
+def test_a_region_becomes_the_bytes_of_the_sdk(compiled: Compiled, tmp_path: Path) -> None:
+    assert compiled("good") == [RIGHT]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"], "its folders are deleted"
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        ("declines", "relax.add (b): the sum does not fit into the chip"),
+        ("choosy", "there is no adder on this chip"),
+        ("crashes", "the SDK's tool crashed (signal 6, Aborted) at relax.add (b)"),
+        (
+            "fails",
+            "the SDK's tool ended with exit code 1 at relax.add (b): ValueError: "
+            "the compiler is lost",
+        ),
+        (
+            "says_nothing",
+            "the SDK's tool does not say that its answer is for this region (answer.txt) at "
+            "relax.add (b)",
+        ),
+        ("empty", "the SDK's tool wrote no program (program.bin) at relax.add (b)"),
+        (
+            "confused",
+            "the SDK's tool does not say that its answer is for this region (answer.txt) at "
+            "relax.add (b)",
+        ),
+        (
+            "fragile",
+            "the SDK's tool crashed (signal 6, Aborted): what the SDK prints is no answer, asked "
+            "about add",
+        ),
+        (
+            "wary",
+            "the SDK's tool ended with exit code 1: ValueError: odd shapes, asked about add",
+        ),
+        ("chatty", "the SDK's tool answers another question, asked about relu"),
+        (
+            "stranger",
+            "the SDK's tool begins with 'Hello, this is another tool' instead of "
+            "'npu-region 1 ...'",
+        ),
+        (
+            "broken",
+            "the SDK's tool does not start: it ended with exit code 1: ModuleNotFoundError: No "
+            "module named 'a_module_that_is_not_installed'",
+        ),
+    ],
+)
+def test_what_goes_wrong_is_a_decline_with_a_sentence(
+    compiled: Compiled, mode: str, sentence: str
+) -> None:
+    """Twice: the first failure does not spoil the second question."""
+    assert compiled(mode, times=2) == [f"1 {sentence}"] * 2
+
+
+def test_a_tool_that_hangs_is_ended_with_what_it_started(
+    compiled: Compiled, tmp_path: Path
+) -> None:
+    (line,) = compiled("hangs", sdk_timeout_s=1)
+    assert line == "1 the SDK's tool took more than 1 s, and was ended, at relax.add (b)"
+    child = int((tmp_path / "runs").read_text())
+    for _ in range(100):
+        state = Path(f"/proc/{child}/stat")
+        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    os.kill(child, 9)
+    pytest.fail("what the tool started is still there")
+
+
+def test_the_folder_of_a_compile_is_kept_and_can_be_repeated(
+    compiled: Compiled, program: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    (line,) = compiled("crashes", sdk_folder=kept)
+    (folder,) = (path.parent for path in kept.glob("*/region.json"))
+    assert line.endswith(f"at relax.add (b); its log is {folder / 'log.txt'}")
+    tool = program.parents[1] / "tool.py"
+    settings = {"RUNS": str(tmp_path / "runs")}
+    done = attempt(sys.executable, tool, "good", "compile", folder, **settings)
+    assert done.returncode == 0
+    assert (folder / "program.bin").read_text() == RIGHT
+
+
+def test_programs_and_reasons_are_not_asked_for_twice(compiled: Compiled, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+
+    def count() -> int:
+        lines = runs.read_text().count("\n")
+        runs.unlink()
+        return lines
+
+    assert compiled("good", times=3) == [RIGHT] * 3
+    assert count() == 1
+    assert len(set(compiled("declines", times=3))) == 1
+    assert count() == 1
+    # Perhaps the next time it does better.
+    compiled("crashes", times=2)
+    assert count() == 2
+    # Another process.
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        assert compiled("good", sdk_cache=cache) == [RIGHT]
+    assert count() == 1
+    assert compiled("good", sdk="acme 2", sdk_cache=cache) == [RIGHT]
+    assert count() == 1
+
+
+def test_a_tool_that_is_nowhere_is_named(program: Path, tmp_path: Path) -> None:
+    (line,) = run(program, "1").splitlines()
+    places = [program.parent / "vendor/sdk/absent.py", program.parents[1] / "sdk/absent.py"]
+    assert line == (
+        f"1 the SDK's tool is neither {places[0]} nor {places[1]}; the option sdk_command names "
+        "another one"
+    )
+    (line,) = run(program, "1", ACME_NPU_SDK_COMMAND="/no/such/tool").splitlines()
+    assert line == "1 the SDK's tool cannot be started: there is no /no/such/tool"
