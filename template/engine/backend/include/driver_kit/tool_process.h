@@ -138,7 +138,10 @@ inline std::vector<std::string> WordsOf(const std::string& text) {
 
 /*! \brief The Python of this process, as it was called: its path tells its environment. */
 inline std::string PythonOfProcess() {
-  const std::string first = ContentsOf("/proc/self/cmdline").c_str();
+  // Words end with a zero.
+  std::ifstream words("/proc/self/cmdline", std::ios::binary);
+  std::string first;
+  std::getline(words, first, '\0');
   const bool is_python = std::filesystem::path(first).filename().string().rfind("python", 0) == 0;
   return is_python ? first : "python3";
 }
