@@ -23,7 +23,7 @@ MOST_FILES = 10
 PAGE = ROOT / "docs/architecture.md"
 
 STRUCT = """
-/*! \\brief The elements along an axis in reverse order. Since version 4. */
+/*! \\brief The elements along an axis in reverse order. Since version 5. */
 typedef struct npu_reverse {
   uint32_t size;
   npu_tensor data, out;
@@ -105,9 +105,9 @@ EDITS = {
     HEADER: [
         ("\n/* The list of operations,", STRUCT),
         (
-            "  uint32_t integer_weights;\n",
-            "  uint32_t integer_weights;\n"
-            "  /*! \\brief Absent: it is declined. Since version 4. */\n"
+            "                                 const npu_quantization* quantization);\n",
+            "                                 const npu_quantization* quantization);\n"
+            "  /*! \\brief Absent: it is declined. Since version 5. */\n"
             "  npu_status (*add_reverse)(npu_builder* builder, const npu_reverse* op);\n",
         ),
         (
@@ -141,8 +141,8 @@ EDITS = {
     ],
     f"{KIT}/build.h": [
         (
-            "  bool quantization = false;\n",
-            "  bool quantization = false;\n  bool reverse = false;\n",
+            "  bool scales = false;\n",
+            "  bool scales = false;\n  bool reverse = false;\n",
         ),
         (
             "  // ---- Inputs, outputs, bytes ----\n",
@@ -249,7 +249,7 @@ std::string Reason(const npu::kit::Program&, const npu::kit::Node& node) {
   return node.kind == Kind::kReverse && node.reverse.axis == 1 ? "" : "another axis";
 }
 constexpr npu::kit::Driver kWith = {
-    "acme", "1", Reason, nullptr, 0, false, nullptr, false, false, true};
+    "acme", "1", Reason, nullptr, 0, false, nullptr, false, false, false, true};
 constexpr npu::kit::Driver kWithout = {"acme", "1", Reason};
 int main() {
   const npu_build_api api = npu::kit::BuildTable<kWith>();

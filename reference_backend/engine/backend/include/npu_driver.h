@@ -33,7 +33,7 @@ extern "C" {
 
 /*! \brief The version of this header. Everything not marked otherwise dates from version 1.
  */
-#define NPU_DRIVER_API_VERSION 3
+#define NPU_DRIVER_API_VERSION 4
 /*! \brief The most dimensions that a tensor may have. */
 #define NPU_MAX_RANK 8
 /*! \brief The most spatial dimensions of a convolution or a pool. */
@@ -592,6 +592,40 @@ typedef struct npu_layout {
   int32_t out_block, out_order[NPU_MAX_RANK];
 } npu_layout;
 
+/* ---- Scales on tensors (version 4) ------------------------------------------------------------
+ * A driver describes integers in one of two ways. Without `set_quantization`, quantized operations
+ * are products of integers and RESCALE, above. With it, a tensor of integers has scales, and
+ * operations mean what they mean for real numbers:
+ *
+ * - what reads such a tensor reads the numbers that it stands for. What is written to it is divided
+ *   by the scale, rounded to the nearest integer (halves to even), moved by the zero point, and
+ *   saturated. How far a driver may differ from that is data of the backend, no part of this
+ * header;
+ * - so a convolution of int8 with an epilogue of BIAS and RELU is the convolution of real numbers
+ *   with that epilogue. A constant bias is an int32 (an int64, if the data is int16) whose scales
+ *   are the products of those of data and weight. Limits are real numbers. The fields for zero
+ *   points of npu_matmul and npu_convolution are 0;
+ * - a vector program of one LOAD, whose one step is a CAST, quantizes, dequantizes, or rescales;
+ * - copies, gathers, views, and maxima and minima of windows or axes take stored numbers from
+ *   tensors to others of the same scales. `fill_value` is a stored number;
+ * - integers without scales are integers: indices, for example, or int8 that no operation of the
+ *   program quantizes or dequantizes, which are only moved.
+ */
+
+/*! \brief What the integers of a tensor stand for: (number - zero point) * scale. Since version 4.
+ */
+typedef struct npu_quantization {
+  uint32_t size;
+  /*! \brief How many scales, and zero points, there are: 1, or one for each index of a dimension.
+   */
+  int32_t count;
+  /*! \brief That dimension; 0 if `count` is 1. */
+  int32_t axis;
+  /*! \brief Positive. Like the zero points, they live only during the call. */
+  const float* scales;
+  const int32_t* zero_points;
+} npu_quantization;
+
 /* ---- What a driver says about itself ------------------------------------------------------- */
 
 /*! \brief The type of an option's value. */
@@ -770,6 +804,11 @@ typedef struct npu_build_api {
   /*! \brief Not 0: the driver knows products of real numbers with weights of integers, which it may
    *  still decline. 0: it is given real numbers as weights. Since version 3. */
   uint32_t integer_weights;
+  /*! \brief Says what the integers of a tensor, which was added before and which nothing has used
+   *  yet, stand for: an input, a constant, a view, or a tensor that operations write. Absent:
+   *  quantized operations are products of integers and RESCALE. Since version 4. */
+  npu_status (*set_quantization)(npu_builder* builder, npu_tensor tensor,
+                                 const npu_quantization* quantization);
 } npu_build_api;
 
 /* ---- Run ------------------------------------------------------------------------------------ */

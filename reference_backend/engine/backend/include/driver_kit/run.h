@@ -179,7 +179,9 @@ class NodeByNode {
         program.inputs.push_back(value);
       }
       program.values.push_back(value);
-      return static_cast<int32_t>(ids.size() - 1);
+      const auto added = static_cast<int32_t>(ids.size() - 1);
+      if (const Scales* scales = whole.ScalesOf(id)) program.scales[added] = *scales;
+      return added;
     };
     for (int32_t& input : node.inputs) {
       if (input >= 0) input = add(input, Source::kInput);

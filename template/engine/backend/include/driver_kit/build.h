@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <string>
@@ -53,6 +54,11 @@ struct Driver {
    * channel; otherwise they are declined. Scales and zero points that are not constant are always
    * declined. */
   bool quantization = false;
+  /*! \brief Whether integers are described by scales at tensors, `Program::ScalesOf`. Nodes then
+   *  have whole operations: a convolution from int8 to int8, with a bias of int32 and limits that
+   *  are real numbers. What `reason` declines as such is asked for again with real numbers, between
+   *  kDequantize and kQuantize. */
+  bool scales = false;
 };
 
 /*! \brief A tensor of the builder. */
@@ -65,6 +71,10 @@ struct Tensor {
   npu_tensor root = -1;
   /*! \brief Its value, once something reads or has written it. */
   int32_t value = -1;
+  /*! \brief Of integers that stand for real numbers; else NULL. */
+  std::shared_ptr<const Scales> scales = nullptr;
+  /*! \brief These real numbers, once something reads them. */
+  int32_t real = -1;
 };
 
 /*! \brief Elements that a program will have, copied when it is complete. */
@@ -84,6 +94,8 @@ struct Builder {
   std::string error;
   /*! \brief The label of the operations that follow. */
   std::string label;
+  /*! \brief Real numbers of constants that are stored as integers. */
+  std::deque<std::vector<float>> dequantized;
 
   // ---- Tensors and values ----
 
@@ -114,7 +126,8 @@ struct Builder {
   npu_tensor AddView(npu_tensor data, const Dims& dims) {
     Tensor view = At(data);
     const int64_t count = CountOf(view.port);
-    view.value = -1;
+    view.value = view.real = -1;
+    if (view.scales != nullptr && view.scales->scales.size() > 1) view.scales = nullptr;
     view.port.rank = static_cast<int32_t>(dims.size());
     std::copy(dims.begin(), dims.end(), view.port.dims);
     if (CountOf(view.port) != count) Refuse("a view has other elements");
@@ -149,7 +162,31 @@ struct Builder {
   void DropConstant() {
     program.constant_bytes = static_cast<size_t>(constants.back().value.place);
     constants.pop_back();
+    DropValue();
+  }
+
+  /*! \brief Removes the last value. */
+  void DropValue() {
     program.values.pop_back();
+    program.scales.erase(static_cast<int32_t>(program.values.size()));
+  }
+
+  /*! \brief Gives a value these scales, if there are any. */
+  int32_t WithScales(int32_t value, const Scales* scales) {
+    if (scales != nullptr) program.scales[value] = *scales;
+    return value;
+  }
+
+  void SetScales(npu_tensor id, const npu_quantization* quantization) {
+    Tensor& tensor = At(id);
+    if (tensor.value >= 0) Refuse("a tensor gets scales after it was used");
+    const auto count = static_cast<size_t>(std::max(quantization->count, 0));
+    auto scales = std::make_shared<Scales>();
+    scales->axis = quantization->axis;
+    scales->scales.assign(quantization->scales, quantization->scales + count);
+    scales->zero_points.assign(quantization->zero_points, quantization->zero_points + count);
+    if (!IsSane(*scales, tensor.port)) Refuse("a tensor cannot have such scales");
+    tensor.scales = std::move(scales);
   }
 
   /*! \brief The value of a tensor that an operation reads. */
@@ -163,9 +200,10 @@ struct Builder {
       case Source::kInput:
         // A view of an input is the same input.
         value = AddValue(Source::kInput, dtype, dims, At(root).port.place);
+        WithScales(value, At(id).scales.get());
         break;
       case Source::kConstant:
-        value = AddConstant(dtype, dims, At(id).data);
+        value = WithScales(AddConstant(dtype, dims, At(id).data), At(id).scales.get());
         break;
       case Source::kNode: {
         const int32_t from = At(root).value;
@@ -174,7 +212,7 @@ struct Builder {
         if (kit::DimsOf(program.At(from)) != dims) {
           Node node = MakeNode(Kind::kReshape);
           node.inputs[0] = from;
-          value = AddNode(node, dtype, dims);
+          value = AddNode(node, dtype, dims, At(id).scales.get());
         }
       }
     }
@@ -197,16 +235,16 @@ struct Builder {
   // ---- Nodes ----
 
   /*! \brief Whether the driver takes a node with such a result. */
-  bool Takes(Node node, npu_dtype dtype, const Dims& dims) {
-    node.out = AddValue(Source::kNode, dtype, dims, 0);
+  bool Takes(Node node, npu_dtype dtype, const Dims& dims, const Scales* scales = nullptr) {
+    node.out = WithScales(AddValue(Source::kNode, dtype, dims, 0), scales);
     const bool taken = driver->reason(program, node).empty();
-    program.values.pop_back();
+    DropValue();
     return taken;
   }
 
   /*! \brief Adds a node whose result has these dimensions. */
-  int32_t AddNode(Node node, npu_dtype dtype, const Dims& dims) {
-    node.out = AddValue(Source::kNode, dtype, dims, 0);
+  int32_t AddNode(Node node, npu_dtype dtype, const Dims& dims, const Scales* scales = nullptr) {
+    node.out = WithScales(AddValue(Source::kNode, dtype, dims, 0), scales);
     const std::string reason = driver->reason(program, node);
     if (!reason.empty()) Decline(reason);
     program.nodes.push_back(node);
@@ -239,18 +277,16 @@ struct Builder {
     if (first_type == NPU_FLOAT32 && EndsWithQuantize(epilogue, out)) dtype = NPU_FLOAT32;
     const bool has_steps = epilogue != nullptr && epilogue->step_count > 0;
     const bool is_sum = node.kind == Kind::kReduce && IsInteger(dtype);
-    const bool integers = driver->integers && IsInteger(first_type) && (IsProduct(node) || is_sum);
+    const bool integers = driver->integers && !HasScales(node) && IsInteger(first_type) &&
+                          (IsProduct(node) || is_sum);
     const bool is_long = is_sum || first_type == NPU_INT16;
     if (integers && has_steps) dtype = is_long ? NPU_INT64 : NPU_INT32;
     if (has_steps) {
       const bool has_bias = IsProduct(node);
       const npu_step& first = epilogue->steps[0];
-      if (has_bias && first.kind == NPU_STEP_BIAS && IsResult(first.operands[0], -1) &&
-          UsesOf(epilogue, -1) == 1 &&
-          At(first.operands[1].index).port.source == Source::kConstant) {
-        const Tensor bias = At(first.operands[1].index);
+      if (has_bias && HasConstantBias(epilogue)) {
         Node whole = node;
-        whole.inputs[2] = AddConstant(bias.port.dtype, {CountOf(bias.port)}, bias.data);
+        whole.inputs[2] = AddBias(first.operands[1].index, HasScales(node));
         if (Takes(whole, dtype, dims)) {
           node = whole;
           done = 1;
@@ -269,6 +305,20 @@ struct Builder {
       }
     }
     AddSteps(epilogue, AddNode(node, dtype, dims), done, out);
+  }
+
+  /*! \brief Whether the data of a node are integers that stand for real numbers. */
+  bool HasScales(const Node& node) const { return program.ScalesOf(node.inputs[0]) != nullptr; }
+
+  /*! \brief A constant bias as a value of one dimension: its integers, or its real numbers. */
+  int32_t AddBias(npu_tensor id, bool integers) {
+    const Tensor bias = At(id);
+    const Dims dims = {CountOf(bias.port)};
+    if (bias.scales == nullptr) return AddConstant(bias.port.dtype, dims, bias.data);
+    if (!integers) return AddConstant(NPU_FLOAT32, dims, RealNumbers(bias));
+    Scales scales = *bias.scales;
+    scales.axis = 0;
+    return WithScales(AddConstant(bias.port.dtype, dims, bias.data), &scales);
   }
 
   static bool IsProduct(const Node& node) {
@@ -437,9 +487,7 @@ struct Builder {
       Dims dims;
       for (int32_t i = 0; i < operand_count; ++i) {
         const npu_operand& operand = step.operands[i];
-        const bool is_parameter =
-            i > 0 && (step.kind == NPU_STEP_CLIP || step.kind == NPU_STEP_LEAKY_RELU ||
-                      step.kind == NPU_STEP_SOFTPLUS || (step.kind == NPU_STEP_RESCALE && i == 3));
+        const bool is_parameter = IsParameter(step.kind, i);
         if (is_parameter && operand.kind != NPU_OPERAND_NUMBER) {
           Decline("there is no node for a limit or a slope that is a tensor");
         }
@@ -451,7 +499,7 @@ struct Builder {
             node.inputs[i] = results.at(static_cast<size_t>(operand.index));
             break;
           case NPU_OPERAND_TENSOR:
-            node.inputs[i] = Read(operand.index);
+            node.inputs[i] = ReadReal(operand.index);
             break;
           case NPU_OPERAND_NUMBER:
             node.numbers[i] = operand.number;
@@ -488,14 +536,219 @@ struct Builder {
     return dims;
   }
 
+  // ---- Integers that stand for real numbers ----
+
+  /*! \brief The real numbers of a constant. */
+  const float* RealNumbers(const Tensor& tensor) {
+    const Scales& scales = *tensor.scales;
+    const auto count = static_cast<size_t>(CountOf(tensor.port));
+    size_t inner = 1;
+    if (scales.scales.size() > 1) {
+      for (int32_t i = scales.axis + 1; i < tensor.port.rank; ++i) {
+        inner *= static_cast<size_t>(tensor.port.dims[i]);
+      }
+    }
+    std::vector<float>& reals = dequantized.emplace_back(count);
+    const auto read = [&](auto number) {
+      for (size_t i = 0; i < count; ++i) {
+        const size_t k = i / inner % scales.scales.size();
+        std::memcpy(&number, static_cast<const uint8_t*>(tensor.data) + i * sizeof(number),
+                    sizeof(number));
+        const double steps = static_cast<double>(number) - scales.zero_points[k];
+        reals[i] = static_cast<float>(steps * static_cast<double>(scales.scales[k]));
+      }
+    };
+    switch (tensor.port.dtype) {
+      case NPU_INT8:
+        read(int8_t());
+        break;
+      case NPU_UINT8:
+        read(uint8_t());
+        break;
+      case NPU_INT16:
+        read(int16_t());
+        break;
+      case NPU_INT32:
+        read(int32_t());
+        break;
+      default:
+        read(int64_t());
+    }
+    return reals.data();
+  }
+
+  /*! \brief A node between integers and what they stand for. */
+  Node Conversion(Kind kind, int32_t from, const Scales& scales) {
+    Node node = MakeNode(kind);
+    node.inputs[0] = from;
+    const size_t count = scales.scales.size();
+    node.numbers[1] = count == 1 ? static_cast<double>(scales.scales[0]) : 0;
+    node.numbers[2] = count == 1 ? scales.zero_points[0] : 0;
+    if (count == 1) return node;
+    node.quantization.axis = scales.axis;
+    const Dims dims = {static_cast<int64_t>(count)};
+    // The tensor's own scales live as long as the builder.
+    node.inputs[1] = AddConstant(NPU_FLOAT32, dims, scales.scales.data());
+    node.inputs[2] = AddConstant(NPU_INT32, dims, scales.zero_points.data());
+    return node;
+  }
+
+  /*! \brief The value of a tensor: of integers with scales, the real numbers. */
+  int32_t ReadReal(npu_tensor id) {
+    if (At(id).scales == nullptr) return Read(id);
+    if (At(id).real >= 0) return At(id).real;
+    const Dims dims = DimsOf(id);
+    if (At(id).port.source == Source::kConstant) {
+      return At(id).real = AddConstant(NPU_FLOAT32, dims, RealNumbers(At(id)));
+    }
+    const int32_t from = Read(id);
+    return At(id).real =
+               AddNode(Conversion(Kind::kDequantize, from, *At(id).scales), NPU_FLOAT32, dims);
+  }
+
+  /*! \brief Writes a tensor of integers with scales: `compute` writes one of real numbers. */
+  template <typename Compute>
+  void WriteQuantized(npu_tensor out, const Compute& compute) {
+    if (At(out).scales == nullptr) return compute(out);
+    const Dims dims = DimsOf(out);
+    npu_tensor_desc desc = {NPU_FLOAT32, static_cast<int32_t>(dims.size()), {}};
+    for (size_t i = 0; i < dims.size(); ++i) desc.dims[i] = {dims[i], -1};
+    const npu_tensor real = AddTensor(&desc, Source::kNode);
+    compute(real);
+    const Tensor& to = At(out);
+    const Node node = Conversion(Kind::kQuantize, Read(real), *to.scales);
+    Write(out, AddNode(node, to.port.dtype, dims, to.scales.get()));
+  }
+
+  /*! \brief Adds a node and, if they do not become part of it, the limits after it, which the
+   *  scales of the result turn into integers. False: the driver declines them. */
+  bool AddLimited(const Node& node, const npu_step* limits, npu_tensor out) {
+    const npu_dtype dtype = At(out).port.dtype;
+    const Dims dims = DimsOf(out);
+    const Scales* scales = At(out).scales.get();
+    Node whole = node;
+    if (limits == nullptr || SetLimits(*limits, &whole)) {
+      if (Takes(whole, dtype, dims, scales)) {
+        Write(out, AddNode(whole, dtype, dims, scales));
+        return true;
+      }
+    }
+    if (limits == nullptr || scales == nullptr || !Takes(node, dtype, dims, scales)) return false;
+    Node after = MakeNode(Kind::kStep);
+    after.step = limits->kind;
+    for (int32_t i = 1; i < limits->operand_count; ++i) {
+      if (limits->operands[i].kind != NPU_OPERAND_NUMBER) return false;
+      after.numbers[i] = limits->operands[i].number;
+    }
+    after.inputs[0] = AddNode(node, dtype, dims, scales);
+    if (Takes(after, dtype, dims, scales)) {
+      Write(out, AddNode(after, dtype, dims, scales));
+      return true;
+    }
+    program.nodes.pop_back();
+    program.labels.pop_back();
+    DropValue();
+    return false;
+  }
+
+  /*! \brief Whether a step only limits the result of the step before it, or of the accumulator. */
+  static bool IsLimit(const npu_vector_program* steps, int32_t s) {
+    return (IsKind(steps, s, NPU_STEP_RELU) || IsKind(steps, s, NPU_STEP_CLIP)) &&
+           IsResult(steps->steps[s].operands[0], s - 1) && UsesOf(steps, s - 1) == 1;
+  }
+
+  /*! \brief Adds an operation on integers that stand for real numbers as one node, with its
+   *  epilogue. False: the driver declines it. */
+  bool AddWhole(Node node, const npu_vector_program* epilogue, npu_tensor out) {
+    const int32_t count = epilogue == nullptr ? 0 : epilogue->step_count;
+    int32_t done = 0;
+    if (IsProduct(node) && HasConstantBias(epilogue)) {
+      node.inputs[2] = AddBias(epilogue->steps[0].operands[1].index, /*integers=*/true);
+      done = 1;
+    }
+    const bool is_limited = done < count && IsLimit(epilogue, done);
+    const npu_step* limits = is_limited ? &epilogue->steps[done] : nullptr;
+    const bool is_whole = done + (is_limited ? 1 : 0) == count;
+    if (is_whole && AddLimited(node, limits, out)) return true;
+    if (done > 0) DropConstant();
+    return false;
+  }
+
+  static bool HasBias(const npu_vector_program* epilogue) {
+    return epilogue != nullptr && IsKind(epilogue, 0, NPU_STEP_BIAS) &&
+           IsResult(epilogue->steps[0].operands[0], -1) && UsesOf(epilogue, -1) == 1;
+  }
+
+  bool HasConstantBias(const npu_vector_program* epilogue) {
+    return HasBias(epilogue) &&
+           At(epilogue->steps[0].operands[1].index).port.source == Source::kConstant;
+  }
+
+  /*! \brief Whether a program reads or writes integers that stand for real numbers. */
+  bool IsQuantized(const npu_vector_program* steps, npu_tensor out) {
+    if (At(out).scales != nullptr) return true;
+    for (int32_t s = 0; s < steps->step_count; ++s) {
+      for (int32_t i = 0; i < steps->steps[s].operand_count; ++i) {
+        const npu_operand& operand = steps->steps[s].operands[i];
+        if (operand.kind == NPU_OPERAND_TENSOR && At(operand.index).scales != nullptr) return true;
+      }
+    }
+    return false;
+  }
+
+  /*! \brief Adds a program of integers that stand for real numbers: as one node, or in float32. */
+  void AddQuantizedSteps(const npu_vector_program* steps, npu_tensor out) {
+    const npu_step& first = steps->steps[0];
+    const npu_step* limits = IsLimit(steps, 1) ? &steps->steps[1] : nullptr;
+    if (first.kind == NPU_STEP_CAST && steps->step_count == 1) {
+      const Scales *from = At(first.operands[0].index).scales.get(), *to = At(out).scales.get();
+      if (to == nullptr) return Write(out, ReadReal(first.operands[0].index));
+      if (from != nullptr) {
+        const Node node = Conversion(Kind::kQuantize, Read(first.operands[0].index), *to);
+        if (AddLimited(node, nullptr, out)) return;
+      }
+    } else if (first.kind != NPU_STEP_OTHER && first.kind != NPU_STEP_CAST &&
+               steps->step_count == (limits == nullptr ? 1 : 2)) {
+      Node node = MakeNode(Kind::kStep);
+      node.step = first.kind;
+      bool fits = true;
+      for (int32_t i = 0; i < first.operand_count; ++i) {
+        const npu_operand& operand = first.operands[i];
+        const bool is_number = operand.kind == NPU_OPERAND_NUMBER;
+        fits = fits && (is_number ? i > 0 : operand.kind == NPU_OPERAND_TENSOR);
+        if (is_number) node.numbers[i] = operand.number;
+        if (is_number && !IsParameter(first.kind, i)) {
+          node.inputs[i] = AddNumber(operand.number, NPU_FLOAT32);
+        } else if (!is_number && fits) {
+          node.inputs[i] = Read(operand.index);
+        }
+      }
+      if (fits && AddLimited(node, limits, out)) return;
+    }
+    WriteQuantized(out, [&](npu_tensor real) { AddSteps(steps, -1, 0, real); });
+  }
+
+  /*! \brief Whether an operand of a step is a number of the node. */
+  static bool IsParameter(npu_step_kind kind, int32_t i) {
+    return i > 0 && (kind == NPU_STEP_CLIP || kind == NPU_STEP_LEAKY_RELU ||
+                     kind == NPU_STEP_SOFTPLUS || (kind == NPU_STEP_RESCALE && i == 3));
+  }
+
   // ---- Operations ----
 
   /*! \brief The node of an operation without its epilogue; `reads` are its tensors. */
   template <typename Op, typename... Reads>
   Node NodeOf(Kind kind, Op Node::* place, Op op, Reads... reads) {
+    return NodeOn(&Builder::Read, kind, place, op, reads...);
+  }
+
+  /*! \brief The same, with a function that reads them. */
+  template <typename Op, typename... Reads>
+  Node NodeOn(int32_t (Builder::*read)(npu_tensor), Kind kind, Op Node::* place, Op op,
+              Reads... reads) {
     Node node = MakeNode(kind);
     int32_t* input = node.inputs;
-    ((*input++ = Read(op.*reads)), ...);
+    ((*input++ = (this->*read)(op.*reads)), ...);
     ((op.*reads = -1), ...);
     op.out = -1;
     node.*place = op;
@@ -506,30 +759,54 @@ struct Builder {
   template <typename Op, typename... Reads>
   void AddAlone(Kind kind, Op Node::* place, const Op& op, Reads... reads) {
     const Node node = NodeOf(kind, place, op, reads...);
-    Write(op.out, AddNode(node, At(op.out).port.dtype, DimsOf(op.out)));
+    Write(op.out, AddNode(node, At(op.out).port.dtype, DimsOf(op.out), At(op.out).scales.get()));
+  }
+
+  /*! \brief Adds an operation that computes. On integers that stand for real numbers it is one
+   *  node; or one with a real result, and steps in float32; or all of it is in float32. */
+  template <typename Op, typename... Reads>
+  void AddComputing(Kind kind, Op Node::* place, const Op& op, const npu_vector_program* epilogue,
+                    Reads... reads) {
+    if (At(op.out).scales == nullptr && ((At(op.*reads).scales == nullptr) && ...)) {
+      return AddWithEpilogue(NodeOf(kind, place, op, reads...), epilogue, op.out);
+    }
+    const Node node = NodeOf(kind, place, op, reads...);
+    if (AddWhole(node, epilogue, op.out)) return;
+    const bool has_real_result = Takes(node, NPU_FLOAT32, DimsOf(op.out));
+    WriteQuantized(op.out, [&](npu_tensor real) {
+      AddWithEpilogue(
+          has_real_result ? node : NodeOn(&Builder::ReadReal, kind, place, op, reads...), epilogue,
+          real);
+    });
   }
 
   void Add(const npu_matmul* op) {
-    Node node = NodeOf(Kind::kMatmul, &Node::matmul, *op, &npu_matmul::a, &npu_matmul::b);
-    node.matmul.epilogue = nullptr;
-    AddWithEpilogue(node, op->epilogue, op->out);
+    npu_matmul alone = *op;
+    alone.epilogue = nullptr;
+    AddComputing(Kind::kMatmul, &Node::matmul, alone, op->epilogue, &npu_matmul::a, &npu_matmul::b);
   }
 
   void Add(const npu_convolution* op) {
-    Node node = NodeOf(Kind::kConvolution, &Node::convolution, *op, &npu_convolution::data,
-                       &npu_convolution::weight);
-    node.convolution.epilogue = nullptr;
-    AddWithEpilogue(node, op->epilogue, op->out);
+    npu_convolution alone = *op;
+    alone.epilogue = nullptr;
+    AddComputing(Kind::kConvolution, &Node::convolution, alone, op->epilogue,
+                 &npu_convolution::data, &npu_convolution::weight);
   }
 
-  void Add(const npu_pool* op) { AddAlone(Kind::kPool, &Node::pool, *op, &npu_pool::data); }
+  void Add(const npu_pool* op) {
+    if (op->kind == NPU_POOL_MAX) return AddAlone(Kind::kPool, &Node::pool, *op, &npu_pool::data);
+    AddComputing(Kind::kPool, &Node::pool, *op, nullptr, &npu_pool::data);
+  }
 
-  void Add(const npu_elementwise* op) { AddSteps(op->program, -1, 0, op->out); }
+  void Add(const npu_elementwise* op) {
+    if (IsQuantized(op->program, op->out)) return AddQuantizedSteps(op->program, op->out);
+    AddSteps(op->program, -1, 0, op->out);
+  }
 
   void Add(const npu_reduce* op) {
-    Node node = NodeOf(Kind::kReduce, &Node::reduce, *op, &npu_reduce::data);
-    node.reduce.epilogue = nullptr;
-    AddWithEpilogue(node, op->epilogue, op->out);
+    npu_reduce alone = *op;
+    alone.epilogue = nullptr;
+    AddComputing(Kind::kReduce, &Node::reduce, alone, op->epilogue, &npu_reduce::data);
   }
 
   void Add(const npu_copy* op) {
@@ -550,7 +827,7 @@ struct Builder {
     if (!is_whole && op->fill == 0) {
       Decline("there is no node that writes a part of a tensor");
     }
-    Write(op->out, AddNode(node, At(op->out).port.dtype, out));
+    Write(op->out, AddNode(node, At(op->out).port.dtype, out, At(op->out).scales.get()));
   }
 
   void Add(const npu_gather* op) {
@@ -604,10 +881,41 @@ struct Builder {
       if (is_read[i] || value.source == Source::kNode) continue;
       value.dims[0] = CountOf(value);
       value.rank = 1;
+      const Scales* scales = program.ScalesOf(static_cast<int32_t>(i));
+      if (scales != nullptr && scales->scales.size() > 1) {
+        program.scales.erase(static_cast<int32_t>(i));
+      }
+    }
+  }
+
+  /*! \brief Drops the elements of constants that are read only as real numbers, or not at all. */
+  void DropUnread() {
+    std::vector<bool> is_read(program.values.size(), false);
+    for (const Node& node : program.nodes) {
+      for (int32_t id : node.inputs) {
+        if (id >= 0) is_read[static_cast<size_t>(id)] = true;
+      }
+    }
+    for (const Value& output : program.outputs) is_read[static_cast<size_t>(output.place)] = true;
+    program.constant_bytes = 0;
+    size_t next = 0;
+    for (size_t i = 0; i < program.values.size(); ++i) {
+      Value& value = program.values[i];
+      if (value.source != Source::kConstant) continue;
+      Piece& piece = constants[next++];
+      if (!is_read[i]) {
+        value = MakeValue(Source::kConstant, value.dtype, {1}, 0);
+        program.scales.erase(static_cast<int32_t>(i));
+      }
+      value.place = static_cast<int64_t>(program.constant_bytes);
+      piece.value = value;
+      program.constant_bytes =
+          Aligned(program.constant_bytes + BytesOf(value) + (is_read[i] ? kAlignment : 0));
     }
   }
 
   void Finish() {
+    if (driver->scales) DropUnread();
     FlattenUnread();
     std::vector<uint8_t> elements(program.constant_bytes);
     for (const Piece& piece : constants) {
@@ -751,6 +1059,11 @@ npu_build_api BuildTable() {
   if (kDriver.integers) {
     api.add_lookup = AddOp<npu_lookup>;
     api.integers = 1;
+  }
+  if (kDriver.scales) {
+    api.set_quantization = [](npu_builder* builder, npu_tensor id, const npu_quantization* what) {
+      return Try(&builder->error, [&] { builder->SetScales(id, what); });
+    };
   }
   if (kDriver.channels_last) {
     api.layout = [](npu_builder*, npu_layout* layout) {

@@ -12,8 +12,11 @@
 #ifndef DRIVER_KIT_PROGRAM_H_
 #define DRIVER_KIT_PROGRAM_H_
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -108,6 +111,34 @@ inline size_t BytesOf(const Value& value) {
   return static_cast<size_t>(CountOf(value)) * ElementSize(value.dtype);
 }
 
+/*! \brief What the integers of a value stand for: (number - zero point) * scale. */
+struct Scales {
+  /*! \brief The dimension whose indices have scales of their own, if there are several. */
+  int32_t axis = 0;
+  /*! \brief One, or one for each index of that dimension; as many zero points. */
+  std::vector<float> scales;
+  std::vector<int32_t> zero_points;
+
+  bool operator==(const Scales& other) const {
+    return scales == other.scales && zero_points == other.zero_points &&
+           (scales.size() == 1 || axis == other.axis);
+  }
+};
+
+/*! \brief Whether a value can have such scales. */
+inline bool IsSane(const Scales& scales, const Value& value) {
+  const size_t count = scales.scales.size();
+  if (value.dtype == NPU_FLOAT32 || value.dtype == NPU_FLOAT16 || value.dtype == NPU_BOOL ||
+      count == 0 || scales.zero_points.size() != count) {
+    return false;
+  }
+  for (float scale : scales.scales) {
+    if (!(scale > 0) || !std::isfinite(scale)) return false;
+  }
+  return count == 1 || (scales.axis >= 0 && scales.axis < value.rank &&
+                        value.dims[scales.axis] == static_cast<int64_t>(count));
+}
+
 // ---- Nodes ----
 
 /*! \brief What a node does. */
@@ -136,6 +167,8 @@ enum class Kind : int32_t {
    *  Scales that differ by channel are a constant, inputs[1], of one dimension, with one for each
    *  index of dimension `quantization.axis` of the data; so are zero points, inputs[2], of an
    *  integer type. The number is then 0. An SDK with one scale for each tensor declines them.
+   *
+   *  For drivers with `scales`, the data may also be integers of other scales.
    */
   kQuantize = 11,
   /*! \brief Input: data of 8 or 16 bits. The result is (data - zero point) * scale in float32. */
@@ -250,7 +283,15 @@ struct Program {
    *  program that has such bytes has no elements of constants: they are in there. */
   const uint8_t* opaque = nullptr;
   size_t opaque_bytes = 0;
+  /*! \brief By value; only for drivers with `scales`. */
+  std::map<int32_t, Scales> scales = {};
 
+  /*! \brief What the integers of a value stand for; NULL for real numbers, and for integers that
+   *  are only moved, or are indices. */
+  const Scales* ScalesOf(int32_t value) const {
+    const auto found = scales.find(value);
+    return found == scales.end() ? nullptr : &found->second;
+  }
   const Value& At(int32_t value) const { return values[static_cast<size_t>(value)]; }
   const void* Data(const Value& constant) const {
     return constants + static_cast<size_t>(constant.place);
@@ -265,6 +306,14 @@ inline std::string Listing(const Program& program) {
     const Value& value = program.At(node.out);
     for (int32_t i = 0; i < value.rank; ++i) {
       text += (i == 0 ? " -> " : " x ") + std::to_string(value.dims[i]);
+    }
+    if (const Scales* scales = program.ScalesOf(node.out)) {
+      const bool is_one = scales->scales.size() == 1;
+      char end[64];
+      std::snprintf(end, sizeof(end), ", scale %.9g%s, zero point %d",
+                    static_cast<double>(scales->scales[0]), is_one ? "" : " ...",
+                    static_cast<int>(scales->zero_points[0]));
+      text += end;
     }
     text += '\n';
   }
@@ -303,6 +352,16 @@ inline std::vector<uint8_t> Serialize(const Program& program) {
   // An empty key ends the options; an older kit reads no further.
   options += '\0';
   for (const std::string& label : program.labels) options += label + '\0';
+  // Each as one text of integers, which no locale changes.
+  for (const auto& [value, scales] : program.scales) {
+    options += std::to_string(value) + ' ' + std::to_string(scales.axis);
+    for (size_t i = 0; i < scales.scales.size(); ++i) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, &scales.scales[i], sizeof(bits));
+      options += ' ' + std::to_string(bits) + ' ' + std::to_string(scales.zero_points[i]);
+    }
+    options += '\0';
+  }
   options.resize(Aligned(options.size()));
   ProgramHeader header = {};
   const bool is_opaque = program.opaque_bytes > 0;
@@ -408,7 +467,8 @@ inline bool IsSane(const Node& node, const Program& program) {
           return false;
         }
       }
-      return real.dtype == NPU_FLOAT32 && IsNarrow(narrow.dtype) &&
+      const bool rescales = quantizes && program.ScalesOf(node.inputs[0]) != nullptr;
+      return (real.dtype == NPU_FLOAT32 || rescales) && IsNarrow(narrow.dtype) &&
              CountOf(real) == CountOf(narrow);
     }
     case Kind::kLookup:
@@ -420,6 +480,30 @@ inline bool IsSane(const Node& node, const Program& program) {
       return true;
   }
   return false;
+}
+
+/*! \brief Reads a text that Serialize writes for the scales of a value; false: it is none. */
+inline bool ReadScales(const std::string& text, Program* program) {
+  std::vector<int64_t> numbers;
+  const char* at = text.c_str();
+  for (char* end = nullptr; *at != '\0'; at = end) {
+    numbers.push_back(std::strtoll(at, &end, 10));
+    if (end == at) return false;
+  }
+  if (numbers.size() < 4 || numbers.size() % 2 != 0 || numbers[0] < 0 ||
+      static_cast<uint64_t>(numbers[0]) >= program->values.size()) {
+    return false;
+  }
+  Scales scales;
+  scales.axis = static_cast<int32_t>(numbers[1]);
+  for (size_t i = 2; i < numbers.size(); i += 2) {
+    const auto bits = static_cast<uint32_t>(numbers[i]);
+    std::memcpy(&scales.scales.emplace_back(), &bits, sizeof(bits));
+    scales.zero_points.push_back(static_cast<int32_t>(numbers[i + 1]));
+  }
+  const auto value = static_cast<int32_t>(numbers[0]);
+  if (!IsSane(scales, program->At(value))) return false;
+  return program->scales.emplace(value, std::move(scales)).second;
 }
 
 /*! \brief Reads a program, which points into the bytes. Refuses what is corrupt. */
@@ -477,6 +561,7 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
     // An older kit wrote none.
     program.labels.push_back(text < end ? word() : "");
   }
+  while (text < end && *text != '\0') require(ReadScales(word(), &program));
   require(Aligned(at) <= size && size - Aligned(at) == header.constants);
   (is_opaque ? program.opaque : program.constants) = bytes + Aligned(at);
   (is_opaque ? program.opaque_bytes : program.constant_bytes) = header.constants;

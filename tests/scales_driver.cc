@@ -1,0 +1,450 @@
+/*!
+ * \file scales_driver.cc
+ * \brief A driver on the kit that has scales at tensors, and does nothing cleverly: exact sums of
+ *  integers, rescaled by a number of float32, halves to even. Its option `lacks` names what it
+ *  declines, `fault` what it does wrong.
+ */
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "driver_kit/build.h"
+#include "driver_kit/run.h"
+
+#ifndef CHANNELS_LAST
+#define CHANNELS_LAST 0
+#endif
+
+namespace {
+
+using namespace npu::kit;
+
+bool Has(const Program& program, const char* option, const char* word) {
+  return program.options.at(option).find(word) != std::string::npos;
+}
+
+std::string Reason(const Program& program, const Node& node) {
+  const auto lacks = [&](const char* word) { return Has(program, "lacks", word); };
+  const bool is_product = node.kind == Kind::kMatmul || node.kind == Kind::kConvolution;
+  const Scales* data = node.inputs[0] < 0 ? nullptr : program.ScalesOf(node.inputs[0]);
+  const Value& out = program.At(node.out);
+  if (data != nullptr && is_product) {
+    if (lacks("integers")) return "it has no product of integers";
+    if (out.dtype == NPU_FLOAT32 && lacks("real results")) return "it has no real results";
+    if (node.inputs[2] >= 0 && program.At(node.inputs[2]).dtype != NPU_INT32) {
+      return "a bias is an int32";
+    }
+  }
+  if (std::isfinite(node.least) && lacks("limits")) return "it has no limits";
+  for (int32_t id : {node.inputs[0], node.inputs[1], node.inputs[2], node.out}) {
+    if (id < 0) continue;
+    const npu_dtype dtype = program.At(id).dtype;
+    if (dtype != NPU_FLOAT32 && dtype != NPU_INT8 && dtype != NPU_UINT8 && dtype != NPU_INT32) {
+      return "it has float32, int8, uint8 and int32";
+    }
+    if (dtype == NPU_INT32 && id != node.inputs[2]) return "only a bias is an int32";
+  }
+  switch (node.kind) {
+    case Kind::kMatmul:
+      return program.At(node.inputs[1]).rank == 2 && node.matmul.transpose_a == 0
+                 ? ""
+                 : "the second operand is one matrix, the first is not transposed";
+    case Kind::kConvolution:
+      return node.convolution.spatial_rank == 2 ? "" : "a window has two dimensions";
+    case Kind::kPool:
+      return node.pool.spatial_rank == 2 && node.pool.kind != NPU_POOL_AVERAGE_ADAPTIVE
+                 ? ""
+                 : "a window has two dimensions and one size";
+    case Kind::kReduce:
+      return node.reduce.kind == NPU_REDUCE_MEAN ? "" : "it has means";
+    case Kind::kReshape:
+    case Kind::kQuantize:
+    case Kind::kDequantize:
+      return "";
+    case Kind::kCopy: {
+      for (int32_t i = 0; i < out.rank; ++i) {
+        if (node.copy.permutation[i] != i || node.copy.data_step[i] != 1 ||
+            node.copy.out_step[i] != 1) {
+          return "it cannot transpose";
+        }
+      }
+      return "";
+    }
+    case Kind::kStep:
+      switch (node.step) {
+        case NPU_STEP_ADD:
+        case NPU_STEP_BIAS:
+        case NPU_STEP_RESIDUAL:
+        case NPU_STEP_SUBTRACT:
+        case NPU_STEP_MULTIPLY:
+        case NPU_STEP_DIVIDE:
+        case NPU_STEP_MAXIMUM:
+        case NPU_STEP_MINIMUM:
+        case NPU_STEP_RELU:
+        case NPU_STEP_CLIP:
+        case NPU_STEP_SIGMOID:
+        case NPU_STEP_TANH:
+          return "";
+        default:
+          return "it has no " + NameOf(node);
+      }
+    default:
+      return "it has no " + NameOf(node);
+  }
+}
+
+/*! \brief Runs the nodes one after the other. */
+class Graph {
+ public:
+  Graph(const Program& program, const std::vector<void*>& memory)
+      : program_(program), memory_(memory), scales_(program.scales) {
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      if (memory_[i] != nullptr) continue;
+      blocks_.emplace_back(BytesOf(program.values[i]));
+      memory_[i] = blocks_.back().data();
+    }
+    for (const Node& node : program.nodes) {
+      Scales* out = scales_.count(node.out) == 0 ? nullptr : &scales_[node.out];
+      if (out != nullptr && Has(program, "fault", "scale")) out->scales[0] *= 1.02f;
+      if (out != nullptr && Has(program, "fault", "zero")) out->zero_points[0] = 0;
+    }
+    for (auto& [value, scales] : scales_) {
+      if (!Has(program, "fault", "axis")) continue;
+      std::rotate(scales.scales.begin(), scales.scales.begin() + 1, scales.scales.end());
+    }
+  }
+
+  void Run() {
+    for (const Node& node : program_.nodes) Compute(node);
+  }
+
+ private:
+  // ---- Elements ----
+
+  const Scales* ScalesOf(int32_t id) const {
+    const auto found = scales_.find(id);
+    return found == scales_.end() ? nullptr : &found->second;
+  }
+
+  double Stored(int32_t id, int64_t i) const {
+    const void* data = memory_[static_cast<size_t>(id)];
+    switch (program_.At(id).dtype) {
+      case NPU_FLOAT32:
+        return static_cast<double>(static_cast<const float*>(data)[i]);
+      case NPU_INT8:
+        return static_cast<const int8_t*>(data)[i];
+      case NPU_UINT8:
+        return static_cast<const uint8_t*>(data)[i];
+      default:
+        return static_cast<const int32_t*>(data)[i];
+    }
+  }
+
+  void Store(int32_t id, int64_t i, double number) const {
+    void* data = memory_[static_cast<size_t>(id)];
+    const npu_dtype dtype = program_.At(id).dtype;
+    if (dtype == NPU_FLOAT32) static_cast<float*>(data)[i] = static_cast<float>(number);
+    if (dtype == NPU_INT8) static_cast<int8_t*>(data)[i] = static_cast<int8_t>(number);
+    if (dtype == NPU_UINT8) static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(number);
+  }
+
+  /*! \brief Which scale an element has. */
+  size_t PlaceOf(int32_t id, int64_t i) const {
+    const Scales& scales = *ScalesOf(id);
+    const Value& value = program_.At(id);
+    if (scales.scales.size() == 1) return 0;
+    for (int32_t d = value.rank - 1; d > scales.axis; --d) i /= value.dims[d];
+    return static_cast<size_t>(i) % scales.scales.size();
+  }
+
+  double ZeroOf(int32_t id, int64_t i) const { return ScalesOf(id)->zero_points[PlaceOf(id, i)]; }
+  float ScaleOf(int32_t id, int64_t i) const { return ScalesOf(id)->scales[PlaceOf(id, i)]; }
+
+  double Real(int32_t id, int64_t i) const {
+    if (ScalesOf(id) == nullptr) return Stored(id, i);
+    return (Stored(id, i) - ZeroOf(id, i)) * static_cast<double>(ScaleOf(id, i));
+  }
+
+  /*! \brief Stores a number of steps of the result, or a real number. */
+  void Write(const Node& node, int64_t i, float steps) const {
+    const auto limit = [&](double number, double least, double most) {
+      return std::min(std::max(number, least), most);
+    };
+    if (ScalesOf(node.out) == nullptr) {
+      Store(node.out, i, limit(static_cast<double>(steps), node.least, node.most));
+      return;
+    }
+    const bool is_signed = program_.At(node.out).dtype == NPU_INT8;
+    const double zero = ZeroOf(node.out, i);
+    const float scale = ScaleOf(node.out, i);
+    double number = static_cast<double>(std::nearbyint(steps));
+    number = limit(number, static_cast<double>(std::nearbyint(node.least / scale)),
+                   static_cast<double>(std::nearbyint(node.most / scale)));
+    Store(node.out, i, limit(number + zero, is_signed ? -128 : 0, is_signed ? 127 : 255));
+  }
+
+  void WriteReal(const Node& node, int64_t i, double real) const {
+    const float number = static_cast<float>(real);
+    Write(node, i, ScalesOf(node.out) == nullptr ? number : number / ScaleOf(node.out, i));
+  }
+
+  // ---- Nodes ----
+
+  /*! \brief A sum of products: of real numbers, or of integers and then in steps. */
+  struct Sum {
+    double number = 0;
+    int64_t weight = 0;
+  };
+
+  void Add(const Node& node, int64_t a, int64_t b, Sum* sum) const {
+    sum->weight = b;
+    if (ScalesOf(node.inputs[0]) == nullptr) {
+      sum->number += Real(node.inputs[0], a) * Real(node.inputs[1], b);
+      return;
+    }
+    sum->number += (Stored(node.inputs[0], a) - ZeroOf(node.inputs[0], a)) *
+                   (Stored(node.inputs[1], b) - ZeroOf(node.inputs[1], b));
+  }
+
+  void WriteSum(const Node& node, int64_t i, Sum sum, int64_t channel) const {
+    if (node.inputs[2] >= 0) sum.number += Stored(node.inputs[2], channel);
+    if (ScalesOf(node.inputs[0]) == nullptr) return WriteReal(node, i, sum.number);
+    float factor = ScaleOf(node.inputs[0], 0) * ScaleOf(node.inputs[1], sum.weight);
+    if (ScalesOf(node.out) != nullptr) factor /= ScaleOf(node.out, i);
+    Write(node, i, static_cast<float>(sum.number) * factor);
+  }
+
+  void Matmul(const Node& node) const {
+    const Value &a = program_.At(node.inputs[0]), &b = program_.At(node.inputs[1]);
+    const bool turned = node.matmul.transpose_b != 0;
+    const int64_t depth = a.dims[a.rank - 1], columns = turned ? b.dims[0] : b.dims[1];
+    for (int64_t i = 0; i < CountOf(program_.At(node.out)); ++i) {
+      const int64_t row = i / columns, column = i % columns;
+      Sum sum;
+      for (int64_t k = 0; k < depth; ++k) {
+        Add(node, row * depth + k, turned ? column * depth + k : k * columns + column, &sum);
+      }
+      WriteSum(node, i, sum, column);
+    }
+  }
+
+  /*! \brief Where an element of an image is, channels first or last. */
+  static int64_t At(const Value& v, int64_t n, int64_t c, int64_t y, int64_t x) {
+    return CHANNELS_LAST ? ((n * v.dims[1] + y) * v.dims[2] + x) * v.dims[3] + c
+                         : ((n * v.dims[1] + c) * v.dims[2] + y) * v.dims[3] + x;
+  }
+  static int64_t Channels(const Value& v) { return v.dims[CHANNELS_LAST ? 3 : 1]; }
+  static int64_t Size(const Value& v, int i) { return v.dims[(CHANNELS_LAST ? 1 : 2) + i]; }
+
+  /*! \brief Calls a function for all elements of an image, and one for each of its window. */
+  template <typename Op, typename Each, typename Done>
+  void ForWindows(const Node& node, const Op& op, const int64_t* window, Each each,
+                  Done done) const {
+    const Value &data = program_.At(node.inputs[0]), &out = program_.At(node.out);
+    for (int64_t n = 0; n < out.dims[0]; ++n) {
+      for (int64_t c = 0; c < Channels(out); ++c) {
+        for (int64_t y = 0; y < Size(out, 0); ++y) {
+          for (int64_t x = 0; x < Size(out, 1); ++x) {
+            for (int64_t i = 0; i < window[0]; ++i) {
+              for (int64_t k = 0; k < window[1]; ++k) {
+                const int64_t row = y * op.strides[0] + i * op.dilations[0] - op.pads_begin[0];
+                const int64_t column = x * op.strides[1] + k * op.dilations[1] - op.pads_begin[1];
+                if (row < 0 || column < 0 || row >= Size(data, 0) || column >= Size(data, 1)) {
+                  continue;
+                }
+                each(n, c, i, k, row, column);
+              }
+            }
+            done(At(out, n, c, y, x), c);
+          }
+        }
+      }
+    }
+  }
+
+  void Convolution(const Node& node) const {
+    const npu_convolution& op = node.convolution;
+    const Value &data = program_.At(node.inputs[0]), &weight = program_.At(node.inputs[1]);
+    const int64_t inputs = Channels(data) / op.groups, outputs = weight.dims[0] / op.groups;
+    const int64_t window[] = {Size(weight, 0), Size(weight, 1)};
+    Sum sum;
+    ForWindows(
+        node, op, window,
+        [&](int64_t n, int64_t c, int64_t i, int64_t k, int64_t row, int64_t column) {
+          for (int64_t m = 0; m < inputs; ++m) {
+            Add(node, At(data, n, c / outputs * inputs + m, row, column), At(weight, c, m, i, k),
+                &sum);
+          }
+        },
+        [&](int64_t place, int64_t c) {
+          WriteSum(node, place, sum, c);
+          sum = {};
+        });
+  }
+
+  void Pool(const Node& node) const {
+    const npu_pool& op = node.pool;
+    const Value& data = program_.At(node.inputs[0]);
+    const bool is_max = op.kind == NPU_POOL_MAX;
+    double sum = 0, most = -INFINITY;
+    int64_t count = 0;
+    ForWindows(
+        node, op, op.window,
+        [&](int64_t n, int64_t c, int64_t, int64_t, int64_t row, int64_t column) {
+          const int64_t at = At(data, n, c, row, column);
+          sum += Real(node.inputs[0], at);
+          most = std::max(most, Stored(node.inputs[0], at));
+          ++count;
+        },
+        [&](int64_t place, int64_t) {
+          if (op.kind == NPU_POOL_AVERAGE_INCLUDE_PAD) count = op.window[0] * op.window[1];
+          if (is_max) Store(node.out, place, most);
+          if (!is_max) WriteReal(node, place, sum / static_cast<double>(count));
+          sum = 0, most = -INFINITY, count = 0;
+        });
+  }
+
+  void Mean(const Node& node) const {
+    const Value& data = program_.At(node.inputs[0]);
+    std::vector<double> sums(static_cast<size_t>(CountOf(program_.At(node.out))));
+    for (int64_t i = 0; i < CountOf(data); ++i) {
+      int64_t place = 0, rest = i, step = CountOf(data);
+      for (int32_t d = 0; d < data.rank; ++d) {
+        step /= data.dims[d];
+        if ((node.reduce.axes >> d & 1) == 0) place = place * data.dims[d] + rest / step;
+        rest %= step;
+      }
+      sums[static_cast<size_t>(place)] += Real(node.inputs[0], i);
+    }
+    const auto count = static_cast<double>(CountOf(data)) / static_cast<double>(sums.size());
+    for (size_t i = 0; i < sums.size(); ++i) {
+      WriteReal(node, static_cast<int64_t>(i), sums[i] / count);
+    }
+  }
+
+  void Copy(const Node& node) const {
+    const Value &data = program_.At(node.inputs[0]), &out = program_.At(node.out);
+    for (int64_t i = 0; i < CountOf(out); ++i) Store(node.out, i, node.copy.fill_value);
+    for (int64_t i = 0; i < CountOf(out); ++i) {
+      int64_t from = 0, rest = i, step = CountOf(out);
+      bool inside = true;
+      for (int32_t d = 0; d < out.rank; ++d) {
+        step /= out.dims[d];
+        const int64_t at = rest / step - node.copy.out_offset[d] + node.copy.data_offset[d];
+        rest %= step;
+        inside = inside && at >= node.copy.data_offset[d] && at < data.dims[d];
+        from = from * data.dims[d] + at;
+      }
+      if (inside) Store(node.out, i, Stored(node.inputs[0], from));
+    }
+  }
+
+  void Step(const Node& node) const {
+    const Value& out = program_.At(node.out);
+    for (int64_t i = 0; i < CountOf(out); ++i) {
+      double x[2] = {};
+      for (int k = 0; k < 2; ++k) {
+        if (node.inputs[k] < 0) continue;
+        const Value& from = program_.At(node.inputs[k]);
+        int64_t place = 0, rest = i, step = CountOf(out);
+        for (int32_t d = 0; d < out.rank; ++d) {
+          step /= out.dims[d];
+          const int32_t at = d - (out.rank - from.rank);
+          if (at >= 0) place = place * from.dims[at] + rest / step % from.dims[at];
+          rest %= step;
+        }
+        x[k] = Real(node.inputs[k], place);
+      }
+      WriteReal(node, i, Result(node, x[0], x[1]));
+    }
+  }
+
+  static double Result(const Node& node, double a, double b) {
+    switch (node.step) {
+      case NPU_STEP_SUBTRACT:
+        return a - b;
+      case NPU_STEP_MULTIPLY:
+        return a * b;
+      case NPU_STEP_DIVIDE:
+        return a / b;
+      case NPU_STEP_MAXIMUM:
+        return std::max(a, b);
+      case NPU_STEP_MINIMUM:
+        return std::min(a, b);
+      case NPU_STEP_RELU:
+        return std::max(a, 0.0);
+      case NPU_STEP_CLIP:
+        return std::min(std::max(a, node.numbers[1]), node.numbers[2]);
+      case NPU_STEP_SIGMOID:
+        return 1 / (1 + std::exp(-a));
+      case NPU_STEP_TANH:
+        return std::tanh(a);
+      default:
+        return a + b;
+    }
+  }
+
+  void Compute(const Node& node) const {
+    switch (node.kind) {
+      case Kind::kMatmul:
+        return Matmul(node);
+      case Kind::kConvolution:
+        return Convolution(node);
+      case Kind::kPool:
+        return Pool(node);
+      case Kind::kReduce:
+        return Mean(node);
+      case Kind::kCopy:
+        return Copy(node);
+      case Kind::kStep:
+        return Step(node);
+      case Kind::kReshape:
+        for (int64_t i = 0; i < CountOf(program_.At(node.out)); ++i) {
+          Store(node.out, i, Stored(node.inputs[0], i));
+        }
+        return;
+      case Kind::kQuantize:
+      case Kind::kDequantize:
+        for (int64_t i = 0; i < CountOf(program_.At(node.out)); ++i) {
+          WriteReal(node, i, Real(node.inputs[0], i));
+        }
+        return;
+      default:
+        Refuse("it has no " + NameOf(node));
+    }
+  }
+
+  const Program& program_;
+  std::vector<void*> memory_;
+  std::map<int32_t, Scales> scales_;
+  std::vector<Block> blocks_;
+};
+
+constexpr npu_option_info kOptions[] = {
+    {"lacks", NPU_OPTION_TEXT, "", 0, 0, nullptr, 0, "what it declines"},
+    {"fault", NPU_OPTION_TEXT, "", 0, 0, nullptr, 0, "what it does wrong"},
+};
+
+constexpr Driver kDriver = {"scales",
+                            "1.0",
+                            Reason,
+                            kOptions,
+                            2,
+                            CHANNELS_LAST != 0,
+                            /*compile=*/nullptr,
+                            /*integers=*/false,
+                            /*quantization=*/true,
+                            /*scales=*/true};
+
+}  // namespace
+
+const npu_build_api* npu_driver_build(uint32_t) {
+  static const npu_build_api api = BuildTable<kDriver>();
+  return &api;
+}
+
+const npu_run_api* npu_driver_run(uint32_t) {
+  static const npu_run_api api = RunTable<Graph>("scales", "1.0");
+  return &api;
+}
