@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..shared.constraints import Anything, Constraint, OneOf, Range
 from .capability import Fuses, Rule
-from .tolerances import Tolerance
+from .tolerances import Buckets, Exact, Tolerance
 
 DTYPES = ("float32", "float16", "float64", "bool", "int8", "uint8", "int16", "int32", "int64")
 """The element types that a table may name."""
@@ -16,13 +16,17 @@ DTYPES = ("float32", "float16", "float64", "bool", "int8", "uint8", "int16", "in
 
 ROUNDINGS = ("half_up", "double", "half_even", "half_away", "down", "to_zero")
 """The roundings of a rescaling, in the order of `npu_rounding`, which defines them."""
+FLOAT32 = "float32"
+"""The rescaling of drivers with scales at tensors: the exact sum as a float32, times a factor of
+float32, to the nearest integer, halves to even."""
 
 
 @dataclass(frozen=True)
 class Requantize:
     """How the chip rescales integers: by an integer multiplier and a shift to the right.
 
-    The default is TOSA's RESCALE.
+    The default is TOSA's RESCALE. A driver that has scales at tensors may also rescale in float32,
+    as XNNPACK and ONNX Runtime do, or by no exact rule at all.
 
     Parameters
     ----------
@@ -33,13 +37,19 @@ class Requantize:
     shifts
         The smallest and the largest shift.
     rounding
-        One of `ROUNDINGS`; for accumulators of int16, "double" is "half_up", as in TOSA.
+        One of `ROUNDINGS`; for accumulators of int16, "double" is "half_up", as in TOSA. Or
+        "float32", for which multipliers and shifts do not matter.
+    steps, share
+        How far results may be from this rule, and in which share of the elements: for a chip that
+        has no exact one. The conformance kit judges by it.
     """
 
     multiplier_bits: int = 31
     wide_multiplier_bits: int = 15
     shifts: tuple[int, int] = (2, 62)
     rounding: str = "half_up"
+    steps: int = 0
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -50,16 +60,29 @@ class Requantize:
         least, most = self.shifts
         if not 0 <= least <= most <= 62:
             raise ValueError(f"Requantize: shifts are {least} to {most}; supported: 0 to 62.")
-        if self.rounding not in ROUNDINGS:
+        if self.rounding not in (*ROUNDINGS, FLOAT32):
             raise ValueError(
-                f"Requantize: rounding is '{self.rounding}'; supported: {', '.join(ROUNDINGS)}."
+                f"Requantize: rounding is '{self.rounding}'; supported: {', '.join(ROUNDINGS)} "
+                f"and {FLOAT32}."
+            )
+        if self.steps < 0 or not 0 <= self.share <= 1:
+            raise ValueError(
+                f"Requantize: results are {self.steps} steps off in a share of {self.share}; "
+                "supported: 0 steps or more, in a share of 0 to 1."
             )
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The rule for codegen: the fields of its struct `Requantization`."""
         bits = self.multiplier_bits, self.wide_multiplier_bits
-        return *bits, *self.shifts, ROUNDINGS.index(self.rounding)
+        # With scales at tensors, codegen rescales nothing.
+        rounding = "half_even" if self.rounding == FLOAT32 else self.rounding
+        return *bits, *self.shifts, ROUNDINGS.index(rounding)
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How exact results must be."""
+        return Buckets(self.steps, self.share) if self.steps else Exact()
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,19 @@ class Buckets:
     ----------
     steps
         How many.
+    share
+        In how many elements at most, as a share of all; the others are exact.
     """
 
     steps: int = 1
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values."""
+        if self.steps < 0:
+            raise ValueError(f"Buckets: steps is {self.steps}; it cannot be negative.")
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"Buckets: share is {self.share}; supported: 0 to 1.")
 
 
 Tolerance = Exact | Elementwise | Accumulated | Buckets

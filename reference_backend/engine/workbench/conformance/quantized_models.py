@@ -14,7 +14,7 @@ import numpy as np
 from tvm import relax
 
 from ...backend.api import TABLE, Array, Kind
-from ...capability import Buckets, Elementwise, Exact, Op, Quantized, Tolerance
+from ...capability import Buckets, Elementwise, Op, Quantized, Tolerance
 from ...chip import Requantize
 from . import numpy_reference
 from .allowances import Step
@@ -195,9 +195,7 @@ class Work:
             values = {n: value * wide for n, value in sums.items()}
         else:
             values = {
-                n: numpy_reference.requantize(
-                    value, wide / np.float64(step), rule, variant.data == "int16"
-                )
+                n: numpy_reference.requantize(value, wide, step, rule, variant.data == "int16")
                 for n, value in sums.items()
             }
         if variant.residual:
@@ -205,14 +203,16 @@ class Work:
             other = model.argument(Spec(Tensor(expr, {}).shape, variant.data), f"{self} residual")
             added_real = _dequantized(model, other, other_step, zeros[0], -1)
             expr = model.bind(relax.op.add(expr, added_real.expr))
-            factor = np.float64(other_step) / np.float64(step)
             values = {
                 n: value
                 + (
                     added_real.values[n]
                     if real
                     else numpy_reference.requantize(
-                        other.values[n].astype(np.float64) - zeros[0], factor, rule
+                        other.values[n].astype(np.float64) - zeros[0],
+                        np.float64(other_step),
+                        step,
+                        rule,
                     )
                 )
                 for n, value in values.items()
@@ -238,7 +238,13 @@ class Work:
             for n, v in values.items()
         }
         return _quantized(
-            model, expr, step, middle, variant.result, values, Buckets(1) if real else Exact()
+            model,
+            expr,
+            step,
+            middle,
+            variant.result,
+            values,
+            Buckets(1) if real else rule.tolerance,
         )
 
     def _spec(self, shape: tuple[int | str, ...], dtype: str, axis: int) -> Spec:
@@ -303,7 +309,7 @@ class Work:
         if variant.ties:
             step = np.float32(4 * np.max(factors[1]))
         values = {
-            n: numpy_reference.requantize(value, factors[n] / np.float64(step), rule)
+            n: numpy_reference.requantize(value, factors[n], step, rule)
             for n, value in sums.items()
         }
         if variant.activation == "relu":
@@ -311,7 +317,7 @@ class Work:
             values = {n: np.maximum(v, 0) for n, v in values.items()}
         middle, limits = _middle(variant.result) + variant.zero_points[2], np.iinfo(variant.result)
         values = {n: np.clip(v + middle, limits.min, limits.max) for n, v in values.items()}
-        return _quantized(model, expr, step, middle, variant.result, values, Exact())
+        return _quantized(model, expr, step, middle, variant.result, values, rule.tolerance)
 
 
 class Joined(Work):
@@ -356,10 +362,12 @@ class Joined(Work):
         for index, (spec, (kind, scale, zero)) in enumerate(self._parts):
             tensor = model.argument(Spec(spec.shape, kind), f"{self} {index}")
             reals.append(_dequantized(model, tensor, scale, zero, -1))
-            factor = np.float64(np.float32(scale)) / np.float32(step)
+            exact = np.float64(np.float32(scale))
             steps.append(
                 {
-                    n: numpy_reference.requantize(v.astype(np.float64) - zero, factor, rule)
+                    n: numpy_reference.requantize(
+                        v.astype(np.float64) - zero, exact, np.float32(step), rule
+                    )
                     for n, v in tensor.values.items()
                 }
             )
@@ -370,7 +378,7 @@ class Joined(Work):
             n: np.clip(np.concatenate([q[n] for q in steps], axis) + middle, ends.min, ends.max)
             for n in steps[0]
         }
-        return _quantized(model, expr, step, middle, dtype, values, Exact())
+        return _quantized(model, expr, step, middle, dtype, values, rule.tolerance)
 
 
 def integers_of(entry: Op) -> Quantized:

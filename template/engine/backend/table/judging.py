@@ -8,7 +8,7 @@ passes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,15 +51,28 @@ def judge(
     expected: Sequence[Array],
     allowed: Sequence[Array],
     what: str = "expected",
+    shares: Sequence[float] = (),
 ) -> Verdict:
-    """Compare results: their number, shapes, types and values."""
+    """Compare results: their number, shapes, types and values.
+
+    `shares`: which share of the elements of each may differ at all; none: all of them.
+    """
     if len(actual) != len(expected):
         text = f"there are {len(actual)} results, {what}: {len(expected)}"
         return Verdict(np.inf, 0.0, np.inf, text=text)
     verdict = Verdict()
     for index, (mine, right, limit) in enumerate(zip(actual, expected, allowed, strict=True)):
         name = f"result {index}" if len(expected) > 1 else "the result"
-        verdict = verdict.worse(_judge(mine, right, limit, name, what))
+        judged = _judge(mine, right, limit, name, what)
+        if shares and judged.ratio <= 1 and judged.differing > shares[index] * judged.total:
+            most = int(shares[index] * judged.total)
+            text = (
+                f"{name} differs in {judged.differing} of {judged.total} elements, {what}; "
+                f"allowed: {most}"
+            )
+            ratio = judged.differing / most if most else np.inf
+            judged = replace(judged, ratio=ratio, text=text)
+        verdict = verdict.worse(judged)
     return verdict
 
 

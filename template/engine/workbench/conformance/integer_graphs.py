@@ -212,7 +212,7 @@ class IntegerGraph:
         scale, dtype = self._choose([source.scale, others[0].scale]), source.tensor.dtype
         zero = self._choose([source.zero, self._zero(dtype)])
         rule = TABLE.chip.requantize
-        steps = [numpy_reference.requantize(part.steps, part.scale / scale, rule) for part in parts]
+        steps = [numpy_reference.requantize(part.steps, part.scale, scale, rule) for part in parts]
         return self._result(expr, np.concatenate(steps, axis), scale, zero, dtype)
 
     def _average(self, entry: Op, source: Integers) -> Integers:
@@ -229,7 +229,7 @@ class IntegerGraph:
             expr = self.model.bind(call)
         factors = np.float64(source.scale) / counts
         step = self._scale(float(np.abs(sums * factors).max()) / self._choose([100, 200, 40]))
-        values = numpy_reference.requantize(sums, factors / step, TABLE.chip.requantize)
+        values = numpy_reference.requantize(sums, factors, step, TABLE.chip.requantize)
         dtype = self._choose(self._types(entry))
         return self._result(expr, values, step, self._zero(dtype), dtype)
 
@@ -294,11 +294,11 @@ class IntegerGraph:
         step = self._scale(float(np.abs(sums * wide).max()) / steps_of_type)
         zero = self._zero(dtype)
         rule = TABLE.chip.requantize
-        values = numpy_reference.requantize(sums, wide / step, rule, wide=is_wide)
+        values = numpy_reference.requantize(sums, wide, step, rule, wide=is_wide)
         if fuses.residual and self._choose([False, True]):
             other = self._other(sums.shape, step, self._types(entry))
             expr = self.model.bind(relax.op.add(expr, self._real(other)))
-            values = values + numpy_reference.requantize(other.steps, other.scale / step, rule)
+            values = values + numpy_reference.requantize(other.steps, other.scale, step, rule)
         limit = -np.inf
         names = {activation.name for activation in TABLE.activations_of(entry)}
         if "relu" in names and self._choose([False, True]):
@@ -388,7 +388,7 @@ class IntegerGraph:
         if call.op.name in ("relax.nn.relu", "relax.clip"):
             # The quantize may impose the limits, which leaves a rescaling by the chip's rule.
             rule = TABLE.chip.requantize
-            rescaled = numpy_reference.requantize(source.steps, source.scale / step, rule)
+            rescaled = numpy_reference.requantize(source.steps, source.scale, step, rule)
             if (np.rint(steps) != rescaled)[value == source.real].any():
                 raise _Unfit
         return self._result(self.model.bind(call), np.rint(steps), step, self._zero(dtype), dtype)

@@ -26,7 +26,7 @@ from ...backend.api import (
     is_decline,
     judge,
 )
-from ...capability import Accumulated, Op
+from ...capability import Accumulated, Buckets, Op
 from . import numpy_reference
 from .allowances import Step, allowance_behind, allowance_of_host, behind_mean
 from .cases import OPS
@@ -340,7 +340,10 @@ class Model:
     def judge(self, n: int, actual: Sequence[Array]) -> Verdict:
         """Compare results with the exact ones."""
         expected = [output.values[n] for output in self.outputs]
-        return judge(actual, expected, self._allowances(n), "NumPy")
+        tolerance = self.steps[-1][n].tolerance
+        share = tolerance.share if isinstance(tolerance, Buckets) else 1.0
+        shares = [share] * len(expected)
+        return judge(actual, expected, self._allowances(n), "NumPy", shares)
 
     def judge_against_host(
         self, n: int, actual: Sequence[Array], by_host: Sequence[Array]

@@ -83,11 +83,18 @@ def factors(factor: float, bits: int) -> tuple[int, int]:
     return (multiplier // 2, shift - 1) if multiplier == 2**bits else (multiplier, shift)
 
 
-def requantize(sums: Array, factor: Array | float, rule: Requantize, wide: bool = False) -> Array:
-    """Integers in another scale: `factor` broadcasts, and the rule of the chip says how.
+def requantize(
+    sums: Array, scale: Array | float, step: float, rule: Requantize, wide: bool = False
+) -> Array:
+    """Integers of a scale in steps of another one: `scale` broadcasts, the chip's rule says how.
 
     `wide` ones are sums of int16, of 48 bits.
     """
+    if rule.rounding == "float32":
+        single = np.asarray(scale, np.float32) / np.float32(step)
+        steps: Array = np.rint(np.asarray(sums).astype(np.float32) * single)
+        return steps.astype(np.float64)
+    factor = scale / np.float64(step)
     bits = rule.wide_multiplier_bits if wide else rule.multiplier_bits
     rounding = "half_up" if wide and rule.rounding == "double" else rule.rounding
     sums, factor = np.broadcast_arrays(sums, factor)
