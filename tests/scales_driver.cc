@@ -445,6 +445,6 @@ const npu_build_api* npu_driver_build(uint32_t) {
 }
 
 const npu_run_api* npu_driver_run(uint32_t) {
-  static const npu_run_api api = RunTable<Graph>("scales", "1.0");
+  static const npu_run_api api = RunTable<Graph, NodeByNode<Graph>>("scales", "1.0");
   return &api;
 }

@@ -220,7 +220,7 @@ def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers
     }
     leaks_too = {**options, "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1"}
     # Without compile_test and kernels_test, which take a quarter of an hour.
-    tests = ("driver_test", "layout_test", "program_test", "runtime_test")
+    tests = ("driver_test", "layout_test", "program_test", "runtime_test", "scales_test")
     targets = [f"npu_{test}" for test in (*tests, "fuzz_test")]
     run("cmake", "-DUSE_CLEAN_TESTS=ON", build)
     run("cmake", "--build", build, "--target", *targets)

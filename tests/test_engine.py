@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 ENGINE = ROOT / "template/engine"
 TESTS = {
     *("compile_test", "driver_test", "fuzz_test", "kernels_test"),
-    *("layout_test", "program_test", "runtime_test"),
+    *("layout_test", "program_test", "runtime_test", "scales_test"),
 }
 
 

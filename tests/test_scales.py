@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support import ROOT, run
+from support import ROOT, Workshop, lend_packages, run
 
 INCLUDE = ROOT / "template/engine/backend/include"
 DRIVER = ROOT / "tests/scales_driver.cc"
 
-MAKES = (
+MAKER = (
     DRIVER.read_text()
     + r"""
 #include <cstdio>
@@ -94,6 +96,15 @@ struct Maker {
   }
 };
 
+}  // namespace
+"""
+)
+
+CONVOLUTIONS = (
+    MAKER
+    + r"""
+namespace {
+
 /*! \brief A convolution with a bias, perhaps a residual, and a relu. */
 void Convolve(const char* lacks, bool has_residual, bool is_real) {
   std::printf("-- %s%s\n", lacks, has_residual ? " residual" : is_real ? " real" : "");
@@ -152,6 +163,90 @@ int main() {
 """
 )
 
+STEPS = (
+    MAKER
+    + r"""
+namespace {
+
+const npu_tensor_desc kMatrix = {NPU_INT8, 2, {{2, -1}, {4, -1}}};
+const npu_tensor_desc kReals = {NPU_FLOAT32, 2, {{2, -1}, {4, -1}}};
+const npu_operand kA = {NPU_OPERAND_TENSOR, 0, 0}, kB = {NPU_OPERAND_TENSOR, 1, 0};
+const npu_operand kFirst = {NPU_OPERAND_STEP, 0, 0}, kTwo = {NPU_OPERAND_NUMBER, 0, 2};
+
+/*! \brief Steps on two matrices; runs the program, also node by node. */
+void Compute(const char* name, npu_dtype from, npu_dtype to, std::vector<npu_step> steps,
+             const char* lacks = "") {
+  std::printf("-- %s\n", name);
+  Maker maker(lacks);
+  npu_tensor_desc data = from == NPU_INT8 ? kMatrix : kReals;
+  npu_tensor a = maker.Input(data), b = maker.Input(kMatrix);
+  if (from == NPU_INT8) maker.Scaled(a, {0.5f, 1, 2, 4}, {1, 2, 3, 4}, 1);
+  maker.Scaled(b, {0.25f}, {-2});
+  const npu_tensor out = maker.Tensor(to == NPU_INT8 ? kMatrix : kReals);
+  if (to == NPU_INT8) maker.Scaled(out, {0.5f}, {3});
+  npu_vector_program program = {};
+  program.size = sizeof(program);
+  program.steps = steps.data();
+  program.step_count = static_cast<int32_t>(steps.size());
+  npu_elementwise op = {sizeof(op), out, &program};
+  maker.Check(maker.api.add_elementwise(maker.builder, &op));
+  maker.Check(maker.api.mark_output(maker.builder, out));
+  maker.Print();
+
+  const std::vector<uint8_t>& bytes = maker.builder->bytes;
+  const npu_run_api* run = npu_driver_run(NPU_DRIVER_API_VERSION);
+  npu_program* loaded = nullptr;
+  npu_request* request = nullptr;
+  if (run->load(nullptr, bytes.data(), bytes.size(), &loaded) != NPU_OK ||
+      run->create_request(loaded, &request) != NPU_OK) {
+    return;
+  }
+  const int64_t dims[] = {2, 4};
+  int8_t integers[8] = {3, 6, 9, 12, -1, -2, -3, -4}, others[8] = {2, 6, 10, 14, 0, 0, 0, 0};
+  float reals[8] = {-10, 0.3f, 0.8f, 1, 2, 3, 4, 100}, found[8];
+  int8_t stored[8];
+  const auto bind = [&](const auto& function, size_t index, npu_dtype dtype, void* place) {
+    const npu_buffer buffer = {sizeof(buffer), dtype, 2, dims, place,
+                               dtype == NPU_INT8 ? size_t{8} : sizeof(reals)};
+    function(request, index, &buffer);
+  };
+  if (from == NPU_INT8) bind(run->bind_input, 0, NPU_INT8, integers);
+  if (from != NPU_INT8) bind(run->bind_input, 0, NPU_FLOAT32, reals);
+  bind(run->bind_input, 1, NPU_INT8, others);
+  if (to == NPU_INT8) bind(run->bind_output, 0, NPU_INT8, stored);
+  if (to != NPU_INT8) bind(run->bind_output, 0, NPU_FLOAT32, found);
+  for (int32_t one_by_one : {0, 1}) {
+    run->record_events(request, one_by_one);
+    if (run->execute(request) != NPU_OK) std::printf("%s\n", run->error());
+    for (int i = 0; i < 8; ++i) {
+      std::printf("%s%g", i == 0 ? "" : " ",
+                  to == NPU_INT8 ? stored[i] : static_cast<double>(found[i]));
+    }
+    std::puts("");
+  }
+  run->destroy_request(request);
+  run->unload(loaded);
+}
+
+}  // namespace
+
+int main() {
+  const npu_step add = {NPU_STEP_ADD, 2, {kA, kB}, ""}, cast = {NPU_STEP_CAST, 1, {kA}, ""};
+  const npu_step relu = {NPU_STEP_RELU, 1, {kFirst}, ""};
+  const npu_step twice = {NPU_STEP_MULTIPLY, 2, {kFirst, kTwo}, ""};
+  Compute("add", NPU_INT8, NPU_INT8, {add});
+  Compute("add relu", NPU_INT8, NPU_INT8, {add, relu});
+  Compute("add, relu", NPU_INT8, NPU_INT8, {add, relu}, "limits");
+  Compute("add multiply", NPU_INT8, NPU_INT8, {add, twice});
+  Compute("add to real", NPU_INT8, NPU_FLOAT32, {add});
+  Compute("rescale", NPU_INT8, NPU_INT8, {cast});
+  Compute("quantize", NPU_FLOAT32, NPU_INT8, {cast});
+  Compute("dequantize", NPU_INT8, NPU_FLOAT32, {cast});
+  return 0;
+}
+"""
+)
+
 DATA = "a type 2 (0.5 3) axis 0"
 WEIGHT = "b type 2 (1 0, 2 0, 4 0, 8 0) axis 0"
 BIAS = "c type 4 (0.5 0, 1 0, 2 0, 4 0) axis 0"
@@ -177,7 +272,7 @@ def test_an_operation_on_integers_is_one_node_or_computed_with_real_numbers(
         f"convolution a type 0 b type 0 c type 0 {TO_REAL} from 0",
         f"quantize a type 0 {RESULT}",
     ]
-    assert _program(MAKES, tmp_path).splitlines() == [
+    assert _program(CONVOLUTIONS, tmp_path).splitlines() == [
         "-- ",
         f"{CONVOLUTION} {RESULT} from 0",
         "-- limits",
@@ -204,7 +299,96 @@ def test_an_operation_on_integers_is_one_node_or_computed_with_real_numbers(
     ]
 
 
+def test_steps_on_integers_are_one_node_or_computed_with_real_numbers(tmp_path: Path) -> None:
+    """The driver computes each program as a whole, and node by node as for a profile."""
+    a, b = "type 2 (0.5 1, 1 2, 2 3, 4 4) axis 1", "type 2 (0.25 -2) axis 0"
+    out, real = "-> type 2 (0.5 3) axis 0", TO_REAL
+    reals = [
+        f"dequantize a {a} b type 0 c type 4 {real}",  # b and c are the scales and zero points.
+        f"dequantize a {b} {real}",
+        f"add a type 0 b type 0 {real}",
+        f"multiply a type 0 b type 0 {real}",
+        f"quantize a type 0 {out}",
+    ]
+    sums = [2, 6, 15, 36, -0.5, -3.5, -11.5, -31.5]
+    first = [1, 4, 12, 32, -1, -4, -12, -32]
+    given = [-10, 0.3, 0.8, 1, 2, 3, 4, 100]
+    expected = []
+    for name, nodes, values in (
+        ("add", [f"add a {a} b {b} {out}"], sums),
+        ("add relu", [f"add a {a} b {b} {out} from 0"], [max(value, 0) for value in sums]),
+        (
+            "add, relu",
+            [f"add a {a} b {b} {out}", f"relu a{out[2:]} {out}"],
+            [max(value, 0) for value in sums],
+        ),
+        ("add multiply", reals, [2 * value for value in sums]),
+        ("add to real", [f"add a {a} b {b} {real}"], sums),
+        ("rescale", [f"quantize a {a} {out}"], first),
+        ("quantize", [f"quantize a type 0 {out}"], given),
+        ("dequantize", reals[:1], first),
+    ):
+        is_real = name in ("add to real", "dequantize")
+        results = values if is_real else [min(round(value / 0.5) + 3, 127) for value in values]
+        line = " ".join(f"{result:g}" for result in results)
+        expected += [f"-- {name}", *nodes, line, line]
+    assert _program(STEPS, tmp_path).splitlines() == expected
+
+
 @pytest.mark.parametrize("layout", [0, 1])
 def test_the_plain_driver_compiles(layout: int, tmp_path: Path) -> None:
     flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", f"-DCHANNELS_LAST={layout}")
     run("c++", *flags, "-fPIC", "-shared", "-I", INCLUDE, "-o", tmp_path / "driver.so", DRIVER)
+
+
+OPS = [
+    "add",
+    "avg_pool2d",
+    "clip",
+    "conv2d",
+    "depthwise_conv2d",
+    "dequantize",
+    "flatten",
+    "matmul",
+    "max_pool2d",
+    "mean",
+    "multiply",
+    "permute_dims",
+    "quantize",
+    "relu",
+    "reshape",
+    "sigmoid",
+    "subtract",
+]
+
+SCRIPT = (ROOT / "tests/run_scales.py").read_text()
+
+
+def _driver(place: Path, package: str, layout: int) -> Path:
+    """Build the plain driver; return its folder."""
+    folder = place / f"layout{layout}"
+    folder.mkdir()
+    library = folder / f"lib{package}_driver.so"
+    flags = ("-std=c++17", "-O2", "-fPIC", "-shared", f"-DCHANNELS_LAST={layout}")
+    run("c++", *flags, "-I", INCLUDE, "-o", library, DRIVER)
+    return folder
+
+
+@pytest.mark.slow
+def test_quantized_models_run_on_a_driver_with_scales(
+    render: Callable[..., Path], workshop: Workshop, tmp_path: Path
+) -> None:
+    project = render(backend_name="scales_npu", op_preset="custom", ops=OPS, driver="graph")
+    capabilities = "vendor/capabilities.py"
+    copy = tmp_path / "project"
+    shutil.copytree(project, copy)
+    assert "quantized=" in (copy / capabilities).read_text()
+    python = workshop.environment(workshop.build(copy))
+    lend_packages(python)
+    for layout in (0, 1):
+        folder = _driver(tmp_path, "tvm_scales_npu", layout)
+        setting = {"SCALES_NPU_DRIVER_DIR": str(folder), "SCALES_NPU_DRIVER": "vendor"}
+        script = tmp_path / "run_scales.py"
+        script.write_text(SCRIPT)
+        out = run(python, script, "tvm_scales_npu", cwd=tmp_path, **setting)
+        assert out.splitlines()[-1] == "right", out

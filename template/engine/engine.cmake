@@ -248,7 +248,7 @@ if(NPU_CODEGEN)
 
   set(_sources
     call_view codegen emission graph ir_adapter layout layout_adapter layout_operations lowering
-    registry requantization sink table units vector_builder weights
+    registry requantization scales sink table units vector_builder weights
   )
   list(TRANSFORM _sources PREPEND "${NPU_COMPILER_DIR}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")
@@ -303,6 +303,17 @@ if(NPU_TESTS)
 
   npu_add_test("${_backend}" layout_test "${_backend}/codegen/layout.cc")
   target_include_directories(npu_layout_test PRIVATE "${_backend}/common")
+
+  if(NPU_CODEGEN)
+    set(_sources call_view graph layout requantization scales table)
+    list(TRANSFORM _sources PREPEND "${_backend}/codegen/")
+    list(TRANSFORM _sources APPEND ".cc")
+    npu_add_test(scales_test ${_sources})
+    target_include_directories(
+      npu_scales_test PRIVATE "${_backend}/common" "${_backend}/codegen"
+    )
+    target_link_libraries(npu_scales_test PRIVATE tvm_ffi::header tvm_ffi::shared)
+  endif()
 
   npu_add_objects(${NPU_OBJECTS}_oracle_objects "${_workbench}/emulator/kernels/oracle.cc")
   foreach(_test compile_test driver_test kernels_test program_test)

@@ -48,7 +48,9 @@ void Emission::AddSymbolsAndInputs() {
     const std::string who = "the argument " + node.name;
     const npu_tensor_desc desc = MakeDesc(node.outputs[0], who);
     RequireType(desc, who);
-    Set(EntryRef{argument, 0}, Keep(sink_->AddInput(desc, static_cast<int64_t>(i), who), desc));
+    const npu_tensor id = sink_->AddInput(desc, static_cast<int64_t>(i), who);
+    SetScales(id, node.outputs[0].scales);
+    Set(EntryRef{argument, 0}, Keep(id, desc));
   }
 }
 
@@ -98,6 +100,7 @@ Tensor Emission::Get(const EntryRef& entry) {
   }
   const std::string who = "the constant " + node.name;
   const Tensor tensor = AddConstant(MakeDesc(node.outputs[0], who), BytesOf(node), who);
+  SetScales(tensor.id, node.outputs[0].scales);
   Set(entry, tensor);
   return tensor;
 }
@@ -105,6 +108,12 @@ Tensor Emission::Get(const EntryRef& entry) {
 Tensor Emission::NewTensor(const npu_tensor_desc& desc, const std::string& who) {
   RequireType(desc, who);
   return Keep(sink_->AddTensor(desc), desc);
+}
+
+Tensor Emission::NewResult(const TensorInfo& info, const std::string& who) {
+  const Tensor tensor = NewTensor(MakeDesc(info, who), who);
+  SetScales(tensor.id, info.scales);
+  return tensor;
 }
 
 Tensor Emission::NewConstant(const npu_tensor_desc& desc, const void* data, size_t bytes,
@@ -118,7 +127,39 @@ Tensor Emission::NewConstant(const npu_tensor_desc& desc, const void* data, size
 Tensor Emission::NewView(const Tensor& tensor, const npu_tensor_desc& desc,
                          const std::string& who) {
   driver_.Require(driver_.api.add_view != nullptr, "add_view", who);
-  return Keep(sink_->AddView(tensor.id, desc), desc);
+  const auto scales = scales_.find(tensor.id);
+  if (scales == scales_.end()) return Keep(sink_->AddView(tensor.id, desc), desc);
+  const std::optional<Scales> seen =
+      ScalesOfView(scales->second, tensor.dims(), {desc.dims, desc.dims + desc.rank});
+  if (!seen.has_value()) {
+    throw Refusal(who + ": a dimension with a scale for each index is split or joined");
+  }
+  const npu_tensor view = sink_->AddView(tensor.id, desc);
+  SetScales(view, seen);
+  return Keep(view, desc);
+}
+
+void Emission::SetScales(npu_tensor id, const std::optional<Scales>& scales) {
+  if (scales.has_value() && scales_.emplace(id, *scales).second) sink_->SetScales(id, *scales);
+}
+
+const Scales* Emission::Moved(npu_tensor data, npu_tensor out) const {
+  const auto found = scales_.find(data);
+  return found == scales_.end() || scales_.count(out) != 0 ||
+                 DescOf(data).dtype != DescOf(out).dtype
+             ? nullptr
+             : &found->second;
+}
+
+void Emission::KeepScales(const npu_copy& op) {
+  const Scales* scales = Moved(op.data, op.out);
+  if (scales == nullptr) return;
+  SetScales(op.out, Permuted(*scales, op.permutation, static_cast<size_t>(DescOf(op.out).rank)));
+}
+
+void Emission::KeepScales(const npu_gather& op) {
+  const Scales* scales = Moved(op.data, op.out);
+  if (scales != nullptr && scales->is_one()) SetScales(op.out, *scales);
 }
 
 const IntegerWeights* Emission::WeightsOf(size_t matmul) const {

@@ -12,11 +12,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "npu_driver.h"
+#include "scales.h"
 
 namespace npu {
 
@@ -32,6 +34,8 @@ struct Dim {
 struct TensorInfo {
   std::string dtype;
   std::vector<Dim> shape;
+  /*! \brief Only in a graph `WithScales`. */
+  std::optional<Scales> scales = {};
 };
 
 /*! \brief Output `index` of node `node`. */

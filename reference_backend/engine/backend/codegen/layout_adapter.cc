@@ -38,11 +38,23 @@ npu_tensor LayoutAdapter::AddTensor(const npu_tensor_desc& desc) {
 npu_tensor LayoutAdapter::AddView(npu_tensor data, const npu_tensor_desc& desc) {
   const Value& source = At(data);
   Value view(Kind::kView, desc);
+  if (source.scales.has_value()) {
+    view.scales = ScalesOfView(*source.scales, source.dims(), view.dims());
+    if (!view.scales.has_value()) {
+      throw Refusal(label_ + ": a dimension with a scale for each index is split or joined");
+    }
+  }
   if (IsSame(source.dims(), view.dims())) return data;
   const bool shows = source.kind == Kind::kView || source.kind == Kind::kBlocked;
   if (shows && IsSame(At(source.source).dims(), view.dims())) return source.source;
   view.source = data;
-  if (source.kind == Kind::kConstant) return AddConstant(desc, source.data, source.bytes, label_);
+  if (source.kind == Kind::kConstant) {
+    Value constant(Kind::kConstant, desc);
+    constant.data = source.data;
+    constant.bytes = source.bytes;
+    constant.scales = view.scales;
+    return Append(std::move(constant));
+  }
   const bool runtime_can = PortSizes(source.desc).has_value() && PortSizes(desc).has_value();
   if (source.kind == Kind::kInput && runtime_can) {
     view.kind = Kind::kInput;
@@ -97,6 +109,7 @@ npu_tensor LayoutAdapter::Read(npu_tensor tensor, const Order& order) {
                                        : OrderOfView(value.dims(), order, At(value.source).dims());
       if (from.has_value()) {
         form = ViewAtDriver(Read(value.source, *from), Stored(value.desc, order));
+        DescribeForm(form, value, order);
       } else {
         const std::optional<Layout> now = Known(tensor);
         Read(tensor, now.has_value() ? now->order : Identity(value.rank()));
@@ -130,6 +143,7 @@ npu_tensor LayoutAdapter::Write(npu_tensor tensor, const Layout& layout) {
   Value& value = At(tensor);
   if (value.kind == Kind::kComputed && value.forms.empty()) {
     value.source = AddTensor(DescOf(value.desc.dtype, Split(value.dims(), layout.blocks)));
+    At(value.source).scales = value.scales;
     value.kind = Kind::kBlocked;
     value.blocks = layout.blocks;
   }
@@ -149,13 +163,20 @@ npu_tensor LayoutAdapter::Write(npu_tensor tensor, const Order& order) {
   const npu_tensor_desc desc = Stored(value.desc, order);
   npu_tensor form = -1;
   Check(driver_.api.add_tensor(driver_.handle, &desc, &form));
+  DescribeForm(form, value, order);
   return value.forms[order] = form;
+}
+
+void LayoutAdapter::DescribeForm(npu_tensor form, const Value& value, const Order& order) const {
+  if (!value.scales.has_value()) return;
+  Describe(form, npu::Permuted(*value.scales, order.data(), order.size()));
 }
 
 npu_tensor LayoutAdapter::ReadInput(const Value& value, const Order& order) {
   const npu_tensor_desc desc = Stored(value.desc, order);
   npu_tensor form = -1;
   Check(driver_.api.add_input(driver_.handle, &desc, &form));
+  DescribeForm(form, value, order);
   Port port{value.argument, std::nullopt, order};
   if (value.is_reshaped) port.dims = PortSizes(value.desc);
   ports_.inputs.push_back(std::move(port));
@@ -177,13 +198,17 @@ npu_tensor LayoutAdapter::ReadConstant(const Value& value, const Order& order) {
   npu_tensor form = -1;
   driver_.Require(driver_.api.add_constant != nullptr, "add_constant", label_);
   Check(driver_.api.add_constant(driver_.handle, &desc, data, value.bytes, &form));
+  DescribeForm(form, value, order);
   return form;
 }
 
 npu_tensor LayoutAdapter::Convert(const Value& value, const Order& order) {
   const npu_tensor_desc desc = Stored(value.desc, order);
   for (const auto& [other, form] : value.forms) {
-    if (HasSamePlaces(value.dims(), other, order)) return ViewAtDriver(form, desc);
+    if (!HasSamePlaces(value.dims(), other, order)) continue;
+    const npu_tensor view = ViewAtDriver(form, desc);
+    DescribeForm(view, value, order);
+    return view;
   }
   auto from = value.forms.find(Identity(value.rank()));
   if (from == value.forms.end()) from = value.forms.begin();
@@ -194,6 +219,7 @@ npu_tensor LayoutAdapter::Convert(const Value& value, const Order& order) {
   copy.size = sizeof(copy);
   copy.data = from->second;
   driver_.Check(driver_.api.add_tensor(driver_.handle, &desc, &copy.out), who);
+  DescribeForm(copy.out, value, order);
   const Order places = Inverse(from->first);
   for (int i = 0; i < NPU_MAX_RANK; ++i) {
     copy.permutation[i] = i < value.rank() ? places[order[i]] : i;

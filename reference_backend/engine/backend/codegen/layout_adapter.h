@@ -45,6 +45,7 @@ class LayoutAdapter : public Sink {
                          const std::string&) final;
   npu_tensor AddTensor(const npu_tensor_desc& desc) final;
   npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc) final;
+  void SetScales(npu_tensor tensor, const Scales& scales) final { At(tensor).scales = scales; }
 #define NPU_ADD(name, reads) void Add(const npu_##name& op) final;
   NPU_OPERATIONS(NPU_ADD, )
 #undef NPU_ADD
@@ -99,6 +100,7 @@ class LayoutAdapter : public Sink {
     npu_tensor source = -1;
     Order permutation;
     Blocks blocks;
+    std::optional<Scales> scales;
     /*! \brief The driver's tensors, by their order. */
     std::map<Order, npu_tensor> forms;
     std::vector<Pending> pending;
@@ -141,6 +143,8 @@ class LayoutAdapter : public Sink {
   /*! \brief The driver's tensor that is written in this layout. */
   npu_tensor Write(npu_tensor tensor, const Layout& layout);
   npu_tensor Write(npu_tensor tensor, const Order& order);
+  /*! \brief Tells the driver the scales of its tensor that has a value in this order. */
+  void DescribeForm(npu_tensor form, const Value& value, const Order& order) const;
   npu_tensor ReadInput(const Value& value, const Order& order);
   npu_tensor ReadConstant(const Value& value, const Order& order);
   /*! \brief An existing form of the tensor, in another order. */

@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "emission.h"
 #include "graph.h"
 #include "layout.h"
 #include "requantization.h"
+#include "scales.h"
 #include "table.h"
 #include "units.h"
 
@@ -28,7 +31,7 @@ Tensor Lowering::Input(size_t i) const {
 Tensor Lowering::Output(size_t i) {
   const EntryRef entry{unit().Last(), i};
   if (!emission_->Has(entry)) {
-    emission_->Set(entry, emission_->NewTensor(MakeDesc(graph().Info(entry), Name()), Name()));
+    emission_->Set(entry, emission_->NewResult(graph().Info(entry), Name()));
   }
   return emission_->Get(entry);
 }
@@ -192,7 +195,7 @@ void Lowering::LowerAsElementwise() {
 bool Lowering::LowerAsLookup() {
   const npu_build_api& api = emission_->driver().api;
   const npu_dtype to = OutputDtype();
-  if (api.integers == 0 || api.add_lookup == nullptr || IsQuantized() ||
+  if (api.integers == 0 || api.add_lookup == nullptr || emission_->HasScales() || IsQuantized() ||
       unit().epilogue.size() < 2 || anchor().op != "relax.dequantize" ||
       graph().nodes[unit().Last()].op != "relax.quantize") {
     return false;
@@ -322,6 +325,8 @@ void Lowering::Emit(const npu_matmul& op) {
   if (IsQuantized()) {
     known.a_zero_point = ZeroPoint(0);
     known.b_zero_point = ZeroPoint(1);
+  }
+  if (IsQuantized() || ReadsScales()) {
     const npu_tensor_desc a = emission_->DescOf(op.a);
     const int summed = op.transpose_a != 0 ? a.rank - 2 : a.rank - 1;
     RequireSumsFit(*this, MostElements(a, summed, summed + 1));
@@ -352,6 +357,8 @@ void Lowering::Emit(const npu_convolution& op) {
   if (IsQuantized()) {
     known.data_zero_point = ZeroPoint(0);
     known.weight_zero_point = ZeroPoint(1);
+  }
+  if (IsQuantized() || ReadsScales()) {
     const npu_tensor_desc weight = emission_->DescOf(op.weight);
     RequireSumsFit(*this, MostElements(weight, 1, weight.rank));
   }
@@ -455,8 +462,13 @@ void CheckDriverOptions(const LoweringOptions& options) {
   const Registry registry(nothing, nullptr);
 }
 
-LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal) {
+LoweredProgram LowerGraph(const Graph& given, const LoweringOptions& options, LoweringGoal goal) {
   rule_of_graph = options.requantization;
+  std::shared_ptr<const Graph> scaled;
+  if (BuildDriver(options.role).set_quantization != nullptr) {
+    scaled = std::make_shared<const Graph>(WithScales(given));
+  }
+  const Graph& graph = scaled == nullptr ? given : *scaled;
   Emission emission(graph, options);
   Units units;
   // Predicates may ask the driver.
@@ -467,7 +479,9 @@ LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, Lo
   emission.AddSymbolsAndInputs();
   units = FormUnits(graph, registry);
   for (const Unit& unit : units.list) Lowering(&graph, &unit, &units, &emission).Lower();
-  return emission.Finish(goal);
+  LoweredProgram program = emission.Finish(goal);
+  program.graph = std::move(scaled);
+  return program;
 }
 
 }  // namespace npu

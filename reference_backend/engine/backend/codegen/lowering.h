@@ -391,6 +391,8 @@ struct Ports {
 
 /*! \brief The driver's program of a graph. */
 struct LoweredProgram {
+  /*! \brief The graph with scales, if it was lowered: the builder refers to its constants. */
+  std::shared_ptr<const Graph> graph;
   /*! \brief Constants of lowerings. Declared first: the builder refers to them. */
   std::deque<std::vector<uint64_t>> constants;
   std::unique_ptr<npu_builder, DestroyBuilder> builder;

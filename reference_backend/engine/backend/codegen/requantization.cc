@@ -115,11 +115,9 @@ std::optional<IntegerSteps> ReadIntegerSteps(const CallView& call, const Units& 
             {dequantize.inputs.at(0), zeros[0], MakeFactors(call, rule, {scales[0] / step[0]})});
       } else if (!numbers.empty() && steps.bias_values.empty() && steps.addends.empty() &&
                  (scale.size() == 1 || numbers.size() == scale.size())) {
-        for (size_t i = 0; i < numbers.size(); ++i) {
-          const double count = std::nearbyint(numbers[i] / scale[scale.size() == 1 ? 0 : i]);
-          if (!(std::abs(count) < (wide ? 0x1p47 : 0x1p31))) return {};
-          steps.bias_values.push_back(static_cast<int64_t>(count));
-        }
+        const std::optional<std::vector<int64_t>> bias = InSteps(numbers, scale, wide);
+        if (!bias.has_value()) return {};
+        steps.bias_values = *bias;
         steps.bias_dims = ReadDims(graph.Info(other));
       } else {
         return {};
@@ -143,9 +141,20 @@ std::optional<IntegerSteps> ReadIntegerSteps(const CallView& call, const Units& 
   return steps;
 }
 
+std::optional<std::vector<int64_t>> InSteps(const std::vector<double>& numbers,
+                                            const std::vector<double>& scale, bool wide) {
+  std::vector<int64_t> steps;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const double count = std::nearbyint(numbers[i] / scale[scale.size() == 1 ? 0 : i]);
+    if (!(std::abs(count) < (wide ? 0x1p47 : 0x1p31))) return {};
+    steps.push_back(static_cast<int64_t>(count));
+  }
+  return steps;
+}
+
 void RequireSumsFit(const CallView& call, double terms) {
   double largest = terms;
-  for (size_t i = 0; i < call.unit().dequantized.size(); ++i) {
+  for (size_t i = 0; i < 2; ++i) {
     const auto [least, most] = EndsOf(call.InputDtype(i));
     const double zero = call.ZeroPoint(i);
     largest *= std::max(most - zero, zero - least);

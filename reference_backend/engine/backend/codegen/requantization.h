@@ -52,6 +52,10 @@ std::vector<double> AccumulatorScale(const CallView& call, const std::vector<dou
 std::optional<IntegerSteps> ReadIntegerSteps(const CallView& call, const Units& units,
                                              const std::vector<double>& scale,
                                              const Requantization& rule);
+/*! \brief Real numbers in steps of an accumulator of one scale, or of one for each number; none if
+ *  it could not hold them. */
+std::optional<std::vector<int64_t>> InSteps(const std::vector<double>& numbers,
+                                            const std::vector<double>& scale, bool wide);
 /*! \brief Refuses sums of so many products that the accumulator could overflow. */
 void RequireSumsFit(const CallView& call, double terms);
 

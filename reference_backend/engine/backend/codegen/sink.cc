@@ -26,6 +26,16 @@ void Sink::SetLabel(const std::string& label) {
   }
 }
 
+void Sink::Describe(npu_tensor at_driver, const Scales& scales) const {
+  npu_quantization quantization = {};
+  quantization.size = sizeof(quantization);
+  quantization.count = static_cast<int32_t>(scales.scales.size());
+  quantization.axis = scales.is_one() ? 0 : scales.axis;
+  quantization.scales = scales.scales.data();
+  quantization.zero_points = scales.zero_points.data();
+  Check(driver_.api.set_quantization(driver_.handle, at_driver, &quantization));
+}
+
 namespace {
 
 /*! \brief Hands everything to the driver as it is. */
@@ -54,6 +64,7 @@ class DirectSink : public Sink {
     Check(driver_.api.add_view(driver_.handle, data, &desc, &added));
     return added;
   }
+  void SetScales(npu_tensor tensor, const Scales& scales) final { Describe(tensor, scales); }
 #define NPU_ADD(name, reads) \
   void Add(const npu_##name& op) final { Check(driver_.api.add_##name(driver_.handle, &op)); }
   NPU_OPERATIONS(NPU_ADD, )

@@ -17,6 +17,7 @@
 
 #include "driver_api.h"
 #include "lowering.h"
+#include "scales.h"
 
 namespace npu {
 
@@ -59,6 +60,9 @@ class Sink {
                                  const std::string& who) = 0;
   virtual npu_tensor AddTensor(const npu_tensor_desc& desc) = 0;
   virtual npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc) = 0;
+  /*! \brief Says what the integers of a tensor stand for, before anything uses it; for drivers with
+   *  set_quantization. */
+  virtual void SetScales(npu_tensor tensor, const Scales& scales) = 0;
 #define NPU_ADD(name, reads) virtual void Add(const npu_##name& op) = 0;
   NPU_OPERATIONS(NPU_ADD, )
 #undef NPU_ADD
@@ -71,6 +75,8 @@ class Sink {
 
  protected:
   void Check(npu_status status) const { driver_.Check(status, label_); }
+  /*! \brief The same for a tensor of the driver. */
+  void Describe(npu_tensor at_driver, const Scales& scales) const;
 
   const DriverBuilder driver_;
   std::string label_;

@@ -5,8 +5,10 @@
 namespace npu {
 namespace {
 
-// The type of the output implies out_dtype; storing to it saturates.
+// The type of the output implies out_dtype; storing to it saturates. Without parameters, the
+// tensor of integers has them.
 Value Quantize(const Lowering&, VectorBuilder& v, const Values& x) {
+  if (x.size() == 1) return x[0];
   return v.Add(v.RoundEven(v.Divide(x[0], x[1])), x[2]);
 }
 
@@ -31,6 +33,7 @@ Value Dequantize(const Lowering& op, VectorBuilder& v, const Values& x) {
         "its data must be int8, uint8 or int16: differences of wider integers are not exact "
         "here");
   }
+  if (x.size() == 1) return x[0];
   Value result = v.Multiply(v.Subtract(x[0], x[2]), x[1]);
   if (op.OutputDtype() != NPU_FLOAT16) return result;
   const double largest = 65504;  // TVM saturates here, where a conversion would give infinity.

@@ -46,7 +46,16 @@ npu_dtype CallView::OutputDtype(size_t i) const {
 
 bool CallView::IsQuantized() const { return !unit_->dequantized.empty(); }
 
+bool CallView::ReadsScales() const {
+  return std::all_of(unit_->inputs.begin(), unit_->inputs.end(), [this](const EntryRef& input) {
+    return graph_->Info(input).scales.has_value();
+  });
+}
+
 int32_t CallView::ZeroPoint(size_t i) const {
+  if (i < InputCount() && graph_->Info(unit_->inputs[i]).scales.has_value()) {
+    return graph_->Info(unit_->inputs[i]).scales->zero_points[0];
+  }
   if (i >= unit_->dequantized.size()) return 0;
   const Node& node = graph_->nodes[unit_->dequantized.at(i)];
   const std::vector<double> numbers = Numbers(graph_->nodes[node.inputs.at(2).node]);
@@ -104,8 +113,9 @@ int64_t CallView::Int(const std::string& name) const {
 double CallView::Float(const std::string& name) const {
   const Node& node = anchor();
   const auto value = ReadAttribute<double>(*this, name, "a number");
-  const bool whole =
-      FindAttribute(node, name).try_cast<int64_t>().has_value() || !IsFloat(node.outputs[0].dtype);
+  const TensorInfo& out = node.outputs[0];
+  const bool whole = FindAttribute(node, name).try_cast<int64_t>().has_value() ||
+                     (!IsFloat(out.dtype) && !out.scales.has_value());
   if (whole && !std::isinf(value) && !(std::trunc(value) == value && std::abs(value) < 0x1p53)) {
     Refuse("its attribute '" + name + "' is not among the integers below 2^53, which float64 " +
            "can tell apart");

@@ -83,6 +83,8 @@ class CallView {
    *  dequantizes, and Epilogue() turns the accumulator into the result (only for ops that
    *  registered `.TakesQuantized()`). */
   bool IsQuantized() const;
+  /*! \brief Whether all arguments are integers that have scales at the driver. */
+  bool ReadsScales() const;
   /*! \brief The zero point of argument `i`: the integer for the number 0; 0 unless quantized. */
   int32_t ZeroPoint(size_t i) const;
 

@@ -6,16 +6,20 @@
 #ifndef CODEGEN_EMISSION_H_
 #define CODEGEN_EMISSION_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
 #include "graph.h"
 #include "lowering.h"
+#include "scales.h"
 #include "sink.h"
 #include "units.h"
 #include "weights.h"
@@ -42,6 +46,8 @@ class Emission {
   bool Has(const EntryRef& entry) const { return tensors_.count({entry.node, entry.index}) != 0; }
 
   Tensor NewTensor(const npu_tensor_desc& desc, const std::string& who);
+  /*! \brief The tensor of a result. */
+  Tensor NewResult(const TensorInfo& info, const std::string& who);
   Tensor NewConstant(const npu_tensor_desc& desc, const void* data, size_t bytes,
                      const std::string& who);
   Tensor NewView(const Tensor& tensor, const npu_tensor_desc& desc, const std::string& who);
@@ -49,7 +55,17 @@ class Emission {
   template <typename Op>
   void Add(Op op, const std::string& who) {
     driver_.Require(driver_.api.*Operation<Op>::kFunction != nullptr, Operation<Op>::kName, who);
-    auto is_float = [this](npu_tensor tensor) { return IsFloat(DescOf(tensor).dtype); };
+    // Tensors with scales stand for real numbers.
+    auto is_float = [this](npu_tensor tensor) {
+      return IsFloat(DescOf(tensor).dtype) || HasScales(tensor);
+    };
+    if constexpr (std::is_same_v<Op, npu_copy> || std::is_same_v<Op, npu_gather>) {
+      KeepScales(op);
+    } else if (IsNarrow(DescOf(op.out).dtype) && !HasScales(op.out) && ComputesWithScales(op)) {
+      throw Refusal(who +
+                    ": an intermediate result of it would be cut off to an integer, since it "
+                    "has no scale");
+    }
     if (driver_.api.integers == 0 && NeedsIntegers(op, is_float)) {
       throw Refusal(who + ": the driver " + driver_.api.name +
                     " does not say that it has products of integers and RESCALE (integers)");
@@ -66,6 +82,8 @@ class Emission {
   const IntegerWeights* WeightsOf(size_t matmul) const;
   /*! \brief The shape and type of a tensor; a scalar for an unknown one. */
   npu_tensor_desc DescOf(npu_tensor tensor) const;
+  /*! \brief Whether the driver describes integers by scales at tensors. */
+  bool HasScales() const { return driver_.api.set_quantization != nullptr; }
   const LoweringOptions& options() const { return options_; }
   const DriverBuilder& driver() const { return driver_; }
   Sink& sink() { return *sink_; }
@@ -75,6 +93,38 @@ class Emission {
   Tensor Keep(npu_tensor id, const npu_tensor_desc& desc);
   /*! \brief Adds a constant whose data outlive the builder. */
   Tensor AddConstant(const npu_tensor_desc& desc, std::string_view data, const std::string& who);
+  void SetScales(npu_tensor id, const std::optional<Scales>& scales);
+  bool HasScales(npu_tensor tensor) const { return scales_.count(tensor) != 0; }
+  static bool IsNarrow(npu_dtype dtype) {
+    return dtype == NPU_INT8 || dtype == NPU_UINT8 || dtype == NPU_INT16;
+  }
+  /*! \brief Whether an operation computes with integers that stand for real numbers. */
+  template <typename Op>
+  bool ComputesWithScales(const Op& op) const {
+    const auto reads = [this](const npu_vector_program* program) {
+      return program != nullptr &&
+             std::any_of(program->inputs, program->inputs + program->input_count,
+                         [this](npu_tensor tensor) { return HasScales(tensor); });
+    };
+    if constexpr (std::is_same_v<Op, npu_matmul>) {
+      return HasScales(op.a) || HasScales(op.b) || reads(op.epilogue);
+    } else if constexpr (std::is_same_v<Op, npu_convolution>) {
+      return HasScales(op.data) || HasScales(op.weight) || reads(op.epilogue);
+    } else if constexpr (std::is_same_v<Op, npu_elementwise>) {
+      return reads(op.program);
+    } else if constexpr (std::is_same_v<Op, npu_reduce>) {
+      return HasScales(op.data) || reads(op.epilogue);
+    } else if constexpr (std::is_same_v<Op, npu_pool> || std::is_same_v<Op, npu_scan>) {
+      return HasScales(op.data);
+    } else {
+      return false;
+    }
+  }
+  /*! \brief Gives a temporary tensor the scales of the integers that are moved into it. */
+  void KeepScales(const npu_copy& op);
+  void KeepScales(const npu_gather& op);
+  /*! \brief The scales of data that are moved into a tensor that has none yet; else NULL. */
+  const Scales* Moved(npu_tensor data, npu_tensor out) const;
   /*! \brief Declines element types that the driver is too old for. */
   void RequireType(const npu_tensor_desc& desc, const std::string& who) const;
 
@@ -85,6 +135,8 @@ class Emission {
   std::unique_ptr<Sink> sink_;
   std::map<std::pair<size_t, size_t>, Tensor> tensors_;
   std::unordered_map<npu_tensor, npu_tensor_desc> descs_;
+  /*! \brief Of quantized tensors; only if the driver has scales. */
+  std::unordered_map<npu_tensor, Scales> scales_;
   /*! \brief By matmul: its weights in integers. */
   std::unordered_map<size_t, IntegerWeights> weights_;
 };

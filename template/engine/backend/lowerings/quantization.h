@@ -33,7 +33,7 @@ inline Tensor QuantizationParameter(Lowering& op, size_t i) {
 
 /*! \brief Whether there is one scale and one zero point, which makes it an element-wise op. */
 inline bool HasOneScale(const Lowering& op) {
-  for (size_t i : {1, 2}) {
+  for (size_t i = 1; i < op.InputCount(); ++i) {
     const std::vector<npu_dim> dims = op.InputDims(i);
     if (dims.size() > 1 || (dims.size() == 1 && !IsOne(dims[0]))) return false;
   }

@@ -1,0 +1,285 @@
+"""Runs quantized models on the plain driver that has scales at tensors, and checks all numbers.
+
+python run_scales.py <package>
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+PACKAGE = sys.argv[1]
+backend: Any = importlib.import_module(PACKAGE)
+NAME = PACKAGE.removeprefix("tvm_")
+op = relax.op
+random = np.random.default_rng(0)
+F32 = np.float32
+
+
+def quantize(x: Any, scale: Any, zero: Any, dtype: str = "int8", axis: int = 1) -> Any:
+    scale, zero = relax.const(np.asarray(scale, "float32")), relax.const(np.asarray(zero, dtype))
+    return op.quantize(x, scale, zero, axis, dtype)
+
+
+def dequantize(x: Any, scale: Any, zero: Any, dtype: str = "int8", axis: int = 0) -> Any:
+    x = x if isinstance(x, relax.Expr) else relax.const(x)
+    scale, zero = relax.const(np.asarray(scale, "float32")), relax.const(np.asarray(zero, dtype))
+    return op.dequantize(x, scale, zero, axis)
+
+
+def build(make: Callable[..., Any], *arrays: Any) -> Any:
+    builder = relax.BlockBuilder()
+    inputs = [
+        relax.Var(f"x{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in enumerate(arrays)
+    ]
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            value = builder.emit_output(builder.normalize(make(builder.emit, *inputs)))
+        builder.emit_func_output(value)
+    return builder.get()
+
+
+class Ran:
+    """A model on the driver: its results, composites, nodes, and what stays on the host."""
+
+    def __init__(self, module: Any, *arrays: Any, **options: Any) -> None:
+        partition = getattr(backend, f"partition_for_{NAME}")
+        report = backend.offload_report(partition(module, **options))
+        executable = getattr(backend, f"compile_for_{NAME}")(module, **options)
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        self.results = machine["main"](*map(tvm.runtime.tensor, arrays))
+        if isinstance(self.results, tvm.runtime.Tensor):
+            self.results = self.results.numpy()
+        self.on_host = [f"{i.op}: {i.reason}" for i in report.on_host if not i.bookkeeping]
+        self.composites = sorted({item.composite for item in report.offloaded if item.composite})
+        self.regions = len(report.regions)
+        executable.export_library("model.so")
+        inspect = [sys.executable, "-m", PACKAGE, "inspect", "model.so"]
+        self.listing = subprocess.run(inspect, check=True, capture_output=True, text=True).stdout
+
+    def nodes(self, name: str) -> list[str]:
+        return [line.strip() for line in self.listing.splitlines() if line.strip().startswith(name)]
+
+
+def rounded(real: Any, zero: int, low: float = -np.inf, high: float = np.inf) -> Any:
+    """Numbers of int8, from numbers of steps in float32."""
+    steps = np.clip(np.rint(np.asarray(real, F32)), low, high) + zero
+    return np.clip(steps, -128, 127).astype("int8")
+
+
+def requantized(sums: Any, data: float, weight: Any, result: float) -> Any:
+    """Sums of integers as steps of the result: all in float32."""
+    factor = (F32(data) * np.asarray(weight, F32)) / F32(result)
+    return sums.astype(F32) * factor
+
+
+def convolved(x: Any, w: Any, groups: int, stride: int, pad: int) -> Any:
+    x = np.pad(x.astype(np.int64), [(0, 0), (0, 0), (pad, pad), (pad, pad)])
+    windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], axis=(2, 3))
+    windows = windows[:, :, ::stride, ::stride]
+    n, c, rows, columns = windows.shape[:4]
+    windows = windows.reshape(n, groups, c // groups, rows, columns, -1)
+    weights = w.astype(np.int64).reshape(groups, w.shape[0] // groups, c // groups, -1)
+    sums = np.einsum("ngcyxk,gock->ngoyx", windows, weights)
+    return sums.reshape(n, w.shape[0], rows, columns)
+
+
+def integers(shape: tuple[int, ...]) -> Any:
+    return random.integers(-128, 128, shape).astype("int8")
+
+
+def check_convolution(groups: int, weight_shape: tuple[int, ...], stride: int, pad: int) -> None:
+    x, w = integers((2, 6, 7, 8)), integers(weight_shape)
+    channels = weight_shape[0]
+    scales = random.uniform(0.001, 0.01, channels).astype(F32)
+    steps = random.integers(-2000, 2000, channels)
+    bias = (steps * (F32(0.05) * scales).astype(np.float64)).astype(F32).reshape(-1, 1, 1)
+    sums = convolved(x.astype(np.int64) - 3, w, groups, stride, pad) + steps.reshape(-1, 1, 1)
+    in_steps = requantized(sums, 0.05, scales.reshape(-1, 1, 1), 0.07)
+
+    def make(activate: Callable[[Any], Any]) -> Any:
+        def model(emit: Any, x: Any) -> Any:
+            real = emit(dequantize(x, 0.05, 3))
+            weight = emit(dequantize(w, scales, np.zeros(channels), axis=0))
+            y = emit(op.nn.conv2d(real, weight, strides=stride, padding=pad, groups=groups))
+            y = emit(op.add(y, relax.const(bias)))
+            return quantize(emit(activate(y)), 0.07, -5)
+
+        return build(model, x)
+
+    for name, activate, low, high in (
+        ("bias", lambda y: y, -np.inf, np.inf),
+        ("bias_relu", op.nn.relu, 0, np.inf),
+        ("bias_clip", lambda y: op.clip(y, -0.5, 6), np.rint(-0.5 / 0.07), np.rint(6 / 0.07)),
+    ):
+        module = make(activate)
+        ran = Ran(module, x)
+        assert ran.on_host == [] and ran.regions == 1, ran.on_host
+        (label,) = ran.composites
+        assert label.startswith("quantized_") and label.endswith(name), label
+        want = rounded(in_steps, -5, low, high)
+        np.testing.assert_array_equal(ran.results, want)
+        (node,) = ran.nodes("convolution")
+        assert node.endswith(", scale 0.0700000003, zero point -5"), node
+        # In float32, where it has no products of integers: the op stays on the NPU.
+        other = Ran(module, x, lacks="integers")
+        assert other.on_host == [] and other.regions == 1, other.on_host
+        assert other.nodes("dequantize") and other.nodes("quantize")
+        assert np.abs(other.results.astype(int) - want).max() <= 1
+        for fault in ("scale", "zero", "axis"):
+            wrong = Ran(module, x, fault=fault)
+            assert not np.array_equal(wrong.results, want), fault
+
+
+def check_real_results_and_residuals() -> None:
+    x, w = integers((1, 4, 5, 5)), integers((3, 4, 3, 3))
+    scales = random.uniform(0.001, 0.01, 3).astype(F32)
+    other = integers((1, 3, 3, 3))
+    sums = convolved(x, w, 1, 1, 0).astype(np.float64)
+    real_sums = sums * (np.float64(F32(0.05)) * scales.reshape(-1, 1, 1))
+
+    def real(emit: Any, x: Any) -> Any:
+        weight = emit(dequantize(w, scales, np.zeros(3), axis=0))
+        return op.nn.conv2d(emit(dequantize(x, 0.05, 0)), weight)
+
+    ran = Ran(build(real, x), x)
+    assert ran.on_host == [] and ran.composites == ["quantized_conv2d_to_real"]
+    np.testing.assert_allclose(ran.results, real_sums, rtol=1e-5, atol=1e-5)
+
+    def residual(emit: Any, x: Any, y: Any) -> Any:
+        added = emit(op.add(emit(real(emit, x)), emit(dequantize(y, 0.03, 7))))
+        return quantize(emit(op.nn.relu(added)), 0.04, -128)
+
+    want = rounded(np.maximum(real_sums + (other - 7.0) * 0.03, 0) / 0.04, -128)
+    for lacks in ("", "real results", "integers", "limits"):
+        ran = Ran(build(residual, x, other), x, other, lacks=lacks)
+        assert ran.on_host == [] and ran.regions == 1, ran.on_host
+        assert ran.composites == ["quantized_conv2d_residual_relu"], ran.composites
+        assert np.abs(ran.results.astype(int) - want).max() <= 1
+
+
+def check_matmuls() -> None:
+    x, w = integers((4, 9)), integers((9, 6))
+    scales = random.uniform(0.001, 0.01, 6).astype(F32)
+    sums = (x.astype(np.int64) + 4) @ w.astype(np.int64)
+    want = rounded(requantized(sums, 0.05, scales, 0.07), 9)
+    for turned in (False, True):
+
+        def model(emit: Any, x: Any, turned: bool = turned) -> Any:
+            stored = np.ascontiguousarray(w.T) if turned else w
+            weight = emit(dequantize(stored, scales, np.zeros(6), axis=0 if turned else 1))
+            weight = emit(op.permute_dims(weight)) if turned else weight
+            return quantize(emit(op.matmul(emit(dequantize(x, 0.05, -4)), weight)), 0.07, 9)
+
+        ran = Ran(build(model, x), x)
+        assert ran.on_host == [] and ran.composites[0].startswith("quantized_matmul")
+        np.testing.assert_array_equal(ran.results, want)
+
+    y = integers((9, 5))
+
+    def both(emit: Any, x: Any, y: Any) -> Any:
+        a, b = emit(dequantize(x, 0.05, -4)), emit(dequantize(y, 0.01, 11))
+        return quantize(emit(op.matmul(a, b)), 0.2, 0)
+
+    ran = Ran(build(both, x, y), x, y)
+    sums = (x.astype(np.int64) + 4) @ (y.astype(np.int64) - 11)
+    assert ran.on_host == []
+    np.testing.assert_array_equal(ran.results, rounded(requantized(sums, 0.05, 0.01, 0.2), 0))
+
+
+def check_other_ops() -> None:
+    x, y = integers((1, 4, 6, 6)), integers((1, 4, 1, 6))
+    a, b = (x - 3.0) * 0.5, (y + 20.0) * 0.25
+
+    def pair(make: Callable[[Any, Any], Any]) -> Any:
+        def model(emit: Any, x: Any, y: Any) -> Any:
+            a, b = emit(dequantize(x, 0.5, 3)), emit(dequantize(y, 0.25, -20))
+            return quantize(emit(make(a, b)), 0.6, 2)
+
+        return Ran(build(model, x, y), x, y)
+
+    def one(make: Callable[[Any], Any], scale: float = 0.6, zero: int = 2) -> Any:
+        def model(emit: Any, x: Any) -> Any:
+            return quantize(emit(make(emit(dequantize(x, 0.5, 3)))), scale, zero)
+
+        return Ran(build(model, x), x)
+
+    windows = a.reshape(1, 4, 3, 2, 3, 2)
+    axes = [2, 3]
+    for ran, real, scale, zero in (
+        (pair(op.add), a + b, 0.6, 2),
+        (pair(op.subtract), a - b, 0.6, 2),
+        (pair(op.multiply), a * b, 0.6, 2),
+        (pair(lambda x, y: op.nn.relu(op.add(x, y))), np.maximum(a + b, 0), 0.6, 2),
+        (one(op.sigmoid, 1 / 256, -128), 1 / (1 + np.exp(-a)), 1 / 256, -128),
+        (one(lambda x: op.nn.avg_pool2d(x, (2, 2), (2, 2))), windows.mean((3, 5)), 0.6, 2),
+        (one(lambda x: op.mean(x, axes)), a.mean((2, 3)), 0.6, 2),
+        (one(lambda x: x, 0.25, 9), a, 0.25, 9),
+    ):
+        assert ran.on_host == [] and ran.regions == 1, (ran.on_host, ran.composites)
+        steps = ran.results.astype(int) - rounded(real / F32(scale), zero)
+        assert np.abs(steps).max() <= 1 and (steps != 0).mean() < 0.02, ran.composites
+        print(ran.composites, ran.listing.count("\n"), int((steps != 0).sum()))
+
+
+def check_moved_integers() -> None:
+    image = (40 * random.standard_normal((1, 3, 6, 8))).astype("float32")
+    integer = np.clip(np.rint(image / 0.5) - 7, -128, 127)
+
+    def model(emit: Any, x: Any) -> Any:
+        x = emit(quantize(x, 0.5, -7))
+        x = emit(op.nn.max_pool2d(x, (2, 2), (2, 2)))
+        return dequantize(emit(op.reshape(x, (1, 36))), 0.5, -7)
+
+    ran = Ran(build(model, image), image)
+    assert ran.on_host == [] and ran.regions == 1, ran.on_host
+    want = integer.reshape(1, 3, 3, 2, 4, 2).max((3, 5)).reshape(1, 36)
+    np.testing.assert_array_equal(ran.results, (want + 7) * F32(0.5))
+    for node in ran.nodes("pool") + ran.nodes("quantize"):
+        assert node.endswith(", scale 0.5, zero point -7"), node
+
+    def two_meanings(emit: Any, x: Any) -> Any:
+        return dequantize(emit(quantize(x, 0.5, -7)), 0.25, 4)
+
+    ran = Ran(build(two_meanings, image), image)
+    np.testing.assert_array_equal(ran.results, ((integer - 4) * F32(0.25)).astype("float32"))
+    assert ran.on_host and "the integers of a tensor have one meaning" in ran.on_host[0], (
+        ran.on_host
+    )
+
+
+def check_a_network() -> None:
+    try:
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        return
+    module = f"{PACKAGE}.engine.workbench.conformance.quantized_networks"
+    model, arguments, (expected,) = importlib.import_module(module).read("resnet", "qdq")
+    shares = {}
+    for lacks in ("", "real results", "limits", "integers"):
+        ran = Ran(model, *arguments, lacks=lacks)
+        error = float(np.abs(ran.results - expected).max() / np.abs(expected).max())
+        shares[lacks] = error
+        assert ran.on_host == [] and ran.regions == 1, ran.on_host
+        # A step of the result is a hundredth of its range.
+        assert error < 0.02, (lacks, error)
+    print(json.dumps(shares))
+
+
+check_convolution(1, (5, 6, 3, 3), 1, 1)
+check_convolution(6, (6, 1, 3, 3), 2, 1)
+check_convolution(2, (4, 3, 1, 1), 1, 0)
+check_matmuls()
+check_real_results_and_residuals()
+check_other_ops()
+check_moved_integers()
+check_a_network()
+print("right")
