@@ -64,10 +64,7 @@ std::string Reason(const Program& program, const Node& node) {
       return "";
     case Kind::kCopy: {
       for (int32_t i = 0; i < out.rank; ++i) {
-        if (node.copy.permutation[i] != i || node.copy.data_step[i] != 1 ||
-            node.copy.out_step[i] != 1) {
-          return "it cannot transpose";
-        }
+        if (node.copy.data_step[i] != 1 || node.copy.out_step[i] != 1) return "it has no steps";
       }
       return "";
     }
@@ -327,15 +324,16 @@ class Graph {
     const Value &data = program_.At(node.inputs[0]), &out = program_.At(node.out);
     for (int64_t i = 0; i < CountOf(out); ++i) Store(node.out, i, node.copy.fill_value);
     for (int64_t i = 0; i < CountOf(out); ++i) {
-      int64_t from = 0, rest = i, step = CountOf(out);
+      int64_t from = 0, rest = i, step = CountOf(out), place[NPU_MAX_RANK] = {};
       bool inside = true;
       for (int32_t d = 0; d < out.rank; ++d) {
         step /= out.dims[d];
-        const int64_t at = rest / step - node.copy.out_offset[d] + node.copy.data_offset[d];
+        const int32_t to = node.copy.permutation[d];
+        place[to] = rest / step - node.copy.out_offset[d] + node.copy.data_offset[to];
         rest %= step;
-        inside = inside && at >= node.copy.data_offset[d] && at < data.dims[d];
-        from = from * data.dims[d] + at;
+        inside = inside && place[to] >= node.copy.data_offset[to] && place[to] < data.dims[to];
       }
+      for (int32_t d = 0; d < data.rank; ++d) from = from * data.dims[d] + place[d];
       if (inside) Store(node.out, i, Stored(node.inputs[0], from));
     }
   }
