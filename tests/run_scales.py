@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,11 @@ class Ran:
     def __init__(self, module: Any, *arrays: Any, **options: Any) -> None:
         partition = getattr(backend, f"partition_for_{NAME}")
         report = backend.offload_report(partition(module, **options))
-        executable = getattr(backend, f"compile_for_{NAME}")(module, **options)
+        with tempfile.TemporaryDirectory() as folder:
+            dump = {"dump": "program", "dump_dir": folder}
+            executable = getattr(backend, f"compile_for_{NAME}")(module, **options, **dump)
+            listings = [path.read_text() for path in sorted(Path(folder).glob("*.txt"))]
+        self.listing = "".join(listings)
         machine = relax.VirtualMachine(executable, tvm.cpu())
         self.results = machine["main"](*map(tvm.runtime.tensor, arrays))
         if isinstance(self.results, tvm.runtime.Tensor):
@@ -61,9 +66,6 @@ class Ran:
         self.on_host = [f"{i.op}: {i.reason}" for i in report.on_host if not i.bookkeeping]
         self.composites = sorted({item.composite for item in report.offloaded if item.composite})
         self.regions = len(report.regions)
-        executable.export_library("model.so")
-        inspect = [sys.executable, "-m", PACKAGE, "inspect", "model.so"]
-        self.listing = subprocess.run(inspect, check=True, capture_output=True, text=True).stdout
 
     def nodes(self, name: str) -> list[str]:
         return [line.strip() for line in self.listing.splitlines() if line.strip().startswith(name)]

@@ -260,8 +260,8 @@ class Rewriter {
     if (node->op == "relax.nn.pad") {
       throw Refusal(DescribeNode(*node) + ": there is no pad of real numbers stored as integers");
     }
-    std::optional<Scales> moved = data.scales;
-    if (!moved->is_one() && node->op == "relax.permute_dims") {
+    Scales moved = *data.scales;
+    if (!moved.is_one() && node->op == "relax.permute_dims") {
       std::vector<int32_t> order(data.shape.size());
       std::iota(order.rbegin(), order.rend(), 0);
       const auto axes = node->attributes.find(ffi::String("axes"));
@@ -273,13 +273,14 @@ class Rewriter {
               static_cast<int32_t>((list[static_cast<int64_t>(i)].cast<int64_t>() + rank) % rank);
         }
       }
-      moved = Permuted(*moved, order.data(), order.size());
-    } else if (!moved->is_one()) {
-      moved = ScalesOfView(*moved, ReadDims(data), ReadDims(out));
+      moved = Permuted(std::move(moved), order.data(), order.size());
+    } else if (!moved.is_one()) {
+      std::optional<Scales> seen = ScalesOfView(moved, ReadDims(data), ReadDims(out));
+      if (!seen.has_value()) throw Refusal(DescribeNode(*node) + ": it mixes several scales");
+      moved = *std::move(seen);
     }
-    if (!moved.has_value()) throw Refusal(DescribeNode(*node) + ": it mixes several scales");
     out.dtype = data.dtype;
-    out.scales = moved;
+    out.scales = std::move(moved);
   }
 
   void CountUses() {

@@ -79,6 +79,20 @@ class Requantize:
         rounding = "half_even" if self.rounding == FLOAT32 else self.rounding
         return *bits, *self.shifts, ROUNDINGS.index(rounding)
 
+    def recorded(self) -> dict[str, object]:
+        """Return the rule as manifests have it; how far results may be from it changes no program.
+
+        Returns
+        -------
+        Fields by name, as JSON reads them: a cached artifact must have the same manifest.
+        """
+        return {
+            "multiplier_bits": self.multiplier_bits,
+            "wide_multiplier_bits": self.wide_multiplier_bits,
+            "shifts": list(self.shifts),
+            "rounding": self.rounding,
+        }
+
     @property
     def tolerance(self) -> Tolerance:
         """How exact results must be."""

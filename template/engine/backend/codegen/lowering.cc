@@ -462,23 +462,23 @@ void CheckDriverOptions(const LoweringOptions& options) {
   const Registry registry(nothing, nullptr);
 }
 
-LoweredProgram LowerGraph(const Graph& given, const LoweringOptions& options, LoweringGoal goal) {
+LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal) {
   rule_of_graph = options.requantization;
   std::shared_ptr<const Graph> scaled;
   if (BuildDriver(options.role).set_quantization != nullptr) {
-    scaled = std::make_shared<const Graph>(WithScales(given));
+    scaled = std::make_shared<const Graph>(WithScales(graph));
   }
-  const Graph& graph = scaled == nullptr ? given : *scaled;
-  Emission emission(graph, options);
+  const Graph& lowered = scaled == nullptr ? graph : *scaled;
+  Emission emission(lowered, options);
   Units units;
   // Predicates may ask the driver.
-  const Registry registry(graph, [&](const OpLowering& entry, size_t node) {
-    const Unit unit(graph, node, &entry);
-    return entry.when(Lowering(&graph, &unit, &units, &emission));
+  const Registry registry(lowered, [&](const OpLowering& entry, size_t node) {
+    const Unit unit(lowered, node, &entry);
+    return entry.when(Lowering(&lowered, &unit, &units, &emission));
   });
   emission.AddSymbolsAndInputs();
-  units = FormUnits(graph, registry);
-  for (const Unit& unit : units.list) Lowering(&graph, &unit, &units, &emission).Lower();
+  units = FormUnits(lowered, registry);
+  for (const Unit& unit : units.list) Lowering(&lowered, &unit, &units, &emission).Lower();
   LoweredProgram program = emission.Finish(goal);
   program.graph = std::move(scaled);
   return program;

@@ -154,7 +154,9 @@ std::optional<std::vector<int64_t>> InSteps(const std::vector<double>& numbers,
 
 void RequireSumsFit(const CallView& call, double terms) {
   double largest = terms;
-  for (size_t i = 0; i < 2; ++i) {
+  const size_t count =
+      call.IsQuantized() ? call.unit().dequantized.size() : std::min<size_t>(call.InputCount(), 2);
+  for (size_t i = 0; i < count; ++i) {
     const auto [least, most] = EndsOf(call.InputDtype(i));
     const double zero = call.ZeroPoint(i);
     largest *= std::max(most - zero, zero - least);

@@ -7,7 +7,6 @@ import ctypes
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from io import BufferedReader
 from pathlib import Path
@@ -56,8 +55,7 @@ def _compile(
         "driver_release": str(DRIVERS[options.driver]["release"]),
         "symbol": symbol,
         "options": recorded,
-        # As JSON reads it: a cached artifact must have the same manifest.
-        "requantization": {**asdict(rule), "shifts": list(rule.shifts)},
+        "requantization": rule.recorded(),
         "overrides": options.recorded_overrides(),
         "symbol_bounds": bounds,
         "graph_sha256": _sha256(str(graph["graph"]).encode()),
