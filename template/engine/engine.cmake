@@ -308,7 +308,7 @@ if(NPU_TESTS)
     set(_sources call_view graph layout requantization scales table)
     list(TRANSFORM _sources PREPEND "${_backend}/codegen/")
     list(TRANSFORM _sources APPEND ".cc")
-    npu_add_test(scales_test ${_sources})
+    npu_add_test("${_backend}" scales_test ${_sources})
     target_include_directories(
       npu_scales_test PRIVATE "${_backend}/common" "${_backend}/codegen"
     )

@@ -190,7 +190,10 @@ class Work:
         step = _TIED if variant.ties or variant.factors else np.float32(variant.step)
         middle = _middle(variant.result) + variant.zero_points[2] if variant.result else 0
         # Before activations other than limits, the sums become real numbers.
-        real = variant.activation not in ("", "relu", "clip") or not variant.result
+        is_limited = variant.activation in ("", "relu", "clip")
+        # With scales at tensors, there is no scale between a sum and a residual.
+        rounds_once = bool(variant.result) and variant.residual and is_limited and rule.is_float32
+        real = not is_limited or not variant.result or rounds_once
         if real:
             values = {n: value * wide for n, value in sums.items()}
         else:
@@ -217,13 +220,16 @@ class Work:
                 )
                 for n, value in values.items()
             }
+        if rounds_once:
+            values = {n: np.rint(v / np.float64(step)) for n, v in values.items()}
         least, most = -np.inf, np.inf
         if variant.activation == "relu":
             expr = model.bind(relax.op.nn.relu(expr))
             least = 0
         elif variant.activation == "clip":
             expr = model.bind(relax.op.clip(expr, 0.5, 3.0))
-            least, most = (np.rint(limit / np.float64(step)) for limit in (0.5, 3.0))
+            exact = np.float32(step) if rule.is_float32 else np.float64(step)
+            least, most = (np.rint(exact.dtype.type(limit) / exact) for limit in (0.5, 3.0))
         elif variant.activation:
             expr, values = _activated(model, variant.activation, Tensor(expr, values))
             peak = max([1.0, *(float(np.abs(v).max()) for v in values.values())])
@@ -231,21 +237,20 @@ class Work:
             values = {n: np.rint(v / np.float64(step)) for n, v in values.items()}
         if not variant.result:
             model.outputs = [Tensor(expr, {n: v.astype(np.float32) for n, v in values.items()})]
-            return _judged(model, Elementwise(8, atol=1e-5))
+            # It may have summed in float32.
+            rtol = 8 * np.sqrt(terms) * 2**-24 if rule.is_float32 else 0.0
+            return _judged(model, Elementwise(8, rtol, atol=1e-5))
         limits = np.iinfo(variant.result)
         values = {
             n: np.clip(np.clip(v, least, most) + middle, limits.min, limits.max)
             for n, v in values.items()
         }
-        return _quantized(
-            model,
-            expr,
-            step,
-            middle,
-            variant.result,
-            values,
-            Buckets(1) if real else rule.tolerance,
-        )
+        tolerance = rule.tolerance
+        if rounds_once:
+            tolerance = Buckets(max(1, rule.steps), max(0.01, rule.share if rule.steps else 0))
+        elif real:
+            tolerance = Buckets(1)
+        return _quantized(model, expr, step, middle, variant.result, values, tolerance)
 
     def _spec(self, shape: tuple[int | str, ...], dtype: str, axis: int) -> Spec:
         """Return the numbers of an input; at the ends, they differ only along one axis."""

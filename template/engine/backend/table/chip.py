@@ -72,11 +72,16 @@ class Requantize:
             )
 
     @property
+    def is_float32(self) -> bool:
+        """Whether it rescales in float32."""
+        return self.rounding == FLOAT32
+
+    @property
     def numbers(self) -> tuple[int, ...]:
         """The rule for codegen: the fields of its struct `Requantization`."""
         bits = self.multiplier_bits, self.wide_multiplier_bits
         # With scales at tensors, codegen rescales nothing.
-        rounding = "half_even" if self.rounding == FLOAT32 else self.rounding
+        rounding = "half_even" if self.is_float32 else self.rounding
         return *bits, *self.shifts, ROUNDINGS.index(rounding)
 
     def recorded(self) -> dict[str, object]:

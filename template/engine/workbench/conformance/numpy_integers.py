@@ -90,7 +90,7 @@ def requantize(
 
     `wide` ones are sums of int16, of 48 bits.
     """
-    if rule.rounding == "float32":
+    if rule.is_float32:
         single = np.asarray(scale, np.float32) / np.float32(step)
         steps: Array = np.rint(np.asarray(sums).astype(np.float32) * single)
         return steps.astype(np.float64)
