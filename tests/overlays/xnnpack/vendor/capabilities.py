@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tvm_xnnpack_npu.engine.capability import Buckets, Op
-from tvm_xnnpack_npu.engine.chip import Chip, Limits
+from tvm_xnnpack_npu.engine.chip import Chip, Limits, Requantize
 from tvm_xnnpack_npu.engine.sdk import ask_driver
 from tvm_xnnpack_npu.engine.table import Decline
 
@@ -16,6 +16,8 @@ CHIP = Chip(
     nan="undefined",
     devices=1,
     cancellation=False,
+    # Sums of integers by one factor of float32. Means round their factor in another order.
+    requantize=Requantize(rounding="float32", steps=1, share=0.01),
 )
 
 LIMITS: dict[str, Limits | None] = {
@@ -23,14 +25,10 @@ LIMITS: dict[str, Limits | None] = {
     # It has nodes for these, but the engine lowers them to comparisons and reductions.
     "prelu": None,
     "softmax": None,
-    # Without `quantized`, they compute with real numbers, also between dequantize and quantize:
-    # XNNPACK rescales integers by float32 numbers, not by the multipliers and shifts of the engine.
+    # Without `quantized`, they compute with real numbers between dequantize and quantize: XNNPACK
+    # has average pools of float32 only.
     "adaptive_avg_pool2d": Limits(),
     "avg_pool2d": Limits(),
-    "conv2d": Limits(),
-    "depthwise_conv2d": Limits(),
-    "matmul": Limits(),
-    "mean": Limits(),
     # It multiplies by 1 / scale, which may round to the next integer.
     "quantize": Limits(tolerance=Buckets(1)),
 }

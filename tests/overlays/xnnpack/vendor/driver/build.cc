@@ -7,7 +7,6 @@
 #include <string>
 
 #include "driver_kit/build.h"
-#include "scales.h"
 
 namespace {
 
@@ -16,6 +15,7 @@ using npu::kit::Dims;
 using npu::kit::Kind;
 using npu::kit::Node;
 using npu::kit::Program;
+using npu::kit::Scales;
 using npu::kit::Source;
 using npu::kit::Value;
 
@@ -112,44 +112,140 @@ std::string CopyReason(const Program& program, const Node& node) {
   return "";
 }
 
-/*! \brief Whether a node moves elements, or compares them, whatever their scale. */
-bool TakesIntegers(const Node& node) {
-  return IntegersOf(node) >= 0 || node.kind == Kind::kReshape || node.kind == Kind::kCopy ||
-         (node.kind == Kind::kPool && node.pool.kind == NPU_POOL_MAX);
-}
-
 constexpr char kOneScale[] = "a tensor of integers has one scale and one zero point";
 
-std::string QuantizationReason(const Program& program, const Node& node) {
-  const double scale = node.numbers[1], zero = node.numbers[2];
-  if (!(scale > 0) || !std::isnormal(static_cast<float>(scale))) {
-    return "a scale is positive and normal";
+/*! \brief Whether a factor between scales is one that XNNPACK has. */
+bool IsFactor(double factor, double least, double most) { return factor >= least && factor < most; }
+
+/*! \brief Why XNNPACK has no such product of integers, or "". */
+std::string ProductReason(const Program& program, const Node& node) {
+  const Scales &data = *program.ScalesOf(node.inputs[0]), &out = *program.ScalesOf(node.out);
+  const Scales* weight = program.ScalesOf(node.inputs[1]);
+  if (weight == nullptr) return "the weight of integers has a scale";
+  const bool is_signed = program.At(node.inputs[0]).dtype == NPU_INT8;
+  const bool has_several = weight->scales.size() > 1;
+  if (has_several && (!is_signed || node.kind != Kind::kConvolution || weight->axis != 0)) {
+    return "only a convolution of int8 has a scale for each channel of its weight";
   }
-  const bool is_signed = program.At(IntegersOf(node)).dtype == NPU_INT8;
-  if (zero < (is_signed ? -128 : 0) || zero > (is_signed ? 127 : 255)) {
-    return "a zero point is a number of the integer type";
+  for (size_t i = 0; i < weight->scales.size(); ++i) {
+    if (is_signed && weight->zero_points[i] != 0) return "a weight of int8 has no zero point";
+    const float factor = data.scales[0] * weight->scales[i] / out.scales[0];
+    if (!std::isnormal(factor) || factor >= 256) return "a factor of the sums is below 256";
   }
-  if (node.kind == Kind::kQuantize) return "";
-  const Node* other = ScaleOf(program, node.inputs[0]);
-  return other == nullptr || (other->numbers[1] == scale && other->numbers[2] == zero) ? ""
-                                                                                       : kOneScale;
+  return "";
+}
+
+/*! \brief Why XNNPACK has no such step of integers, or "". */
+std::string IntegerStepReason(const Program& program, const Node& node) {
+  const Scales* a = program.ScalesOf(node.inputs[0]);
+  const Scales* b = node.inputs[1] < 0 ? nullptr : program.ScalesOf(node.inputs[1]);
+  const Scales& out = *program.ScalesOf(node.out);
+  const bool is_signed = program.At(node.out).dtype == NPU_INT8;
+  switch (node.step) {
+    case NPU_STEP_ADD:
+    case NPU_STEP_RESIDUAL:
+    case NPU_STEP_SUBTRACT:
+      if (a == nullptr || b == nullptr) return "both operands are integers with scales";
+      for (const Scales* scales : {a, b}) {
+        if (!IsFactor(scales->scales[0] / out.scales[0], 0x1p-10, 0x1p8)) {
+          return "a factor of a sum is from 2^-10 to 2^8";
+        }
+      }
+      return "";
+    case NPU_STEP_MULTIPLY:
+      if (a == nullptr || b == nullptr) return "both operands are integers with scales";
+      return IsFactor(a->scales[0] * b->scales[0] / out.scales[0], 0x1p-16, 0x1p8)
+                 ? ""
+                 : "the factor of a product is from 2^-16 to 2^8";
+    case NPU_STEP_SIGMOID:
+      return out.scales[0] == 0x1p-8f && out.zero_points[0] == (is_signed ? -128 : 0)
+                 ? ""
+                 : "a sigmoid of integers has the scale 1/256";
+    case NPU_STEP_RELU:
+    case NPU_STEP_CLIP:
+      return a != nullptr && *a == out ? StepReason(node) : "limits do not change the scale";
+    default:
+      return "XNNPACK has no " + NameOf(node) + " of integers";
+  }
+}
+
+/*! \brief Why XNNPACK has no such node of integers, or "". */
+std::string IntegerReason(const Program& program, const Node& node) {
+  const Scales *data = program.ScalesOf(node.inputs[0]), *out = program.ScalesOf(node.out);
+  for (int32_t id : {node.inputs[0], node.inputs[1], node.out}) {
+    const Scales* scales = id < 0 ? nullptr : program.ScalesOf(id);
+    if (scales == nullptr) continue;
+    const bool is_signed = program.At(id).dtype == NPU_INT8;
+    for (size_t i = 0; i < scales->scales.size(); ++i) {
+      if (!std::isnormal(scales->scales[i])) return "a scale is normal";
+      const int32_t zero = scales->zero_points[i];
+      if (zero < (is_signed ? -128 : 0) || zero > (is_signed ? 127 : 255)) {
+        return "a zero point is a number of the integer type";
+      }
+    }
+    if (scales->scales.size() > 1 && id != node.inputs[1]) return kOneScale;
+  }
+  const auto is_type_of = [&](int32_t id) {
+    return id < 0 || program.At(id).dtype == program.At(node.out).dtype;
+  };
+  switch (node.kind) {
+    case Kind::kQuantize:
+      return data == nullptr && node.inputs[1] < 0 ? "" : "XNNPACK cannot change a scale";
+    case Kind::kDequantize:
+      return node.inputs[1] < 0 ? "" : kOneScale;
+    case Kind::kReshape:
+    case Kind::kCopy:
+      return "";
+    case Kind::kPool:
+      if (node.pool.kind == NPU_POOL_MAX) return "";
+      return "an average pool is one of float32";
+    default:
+      break;
+  }
+  if (data == nullptr || out == nullptr) return "XNNPACK computes from integers to integers";
+  if (!is_type_of(node.inputs[0]) || !is_type_of(node.inputs[1])) {
+    return "operands and result have one element type";
+  }
+  switch (node.kind) {
+    case Kind::kConvolution:
+    case Kind::kMatmul:
+      return ProductReason(program, node);
+    case Kind::kReduce:
+      return IsFactor(data->scales[0] / out->scales[0], 0x1p-8, 0x1p8)
+                 ? ""
+                 : "the factor of a mean is from 2^-8 to 2^8";
+    default:
+      return IntegerStepReason(program, node);
+  }
 }
 
 std::string Reason(const Program& program, const Node& node) {
-  if (IntegersOf(node) >= 0 && (node.inputs[1] >= 0 || node.inputs[2] >= 0)) return kOneScale;
-  for (int32_t id : {node.inputs[0], node.inputs[1], node.inputs[2], node.out}) {
+  bool has_integers = false;
+  for (int i = 0; i < 4; ++i) {
+    const int32_t id = i < 3 ? node.inputs[i] : node.out;
     if (id < 0) continue;
-    const npu_dtype dtype = program.At(id).dtype;
-    const bool is_byte = dtype == NPU_INT8 || dtype == NPU_UINT8;
-    if (dtype != NPU_FLOAT32 && !(is_byte && TakesIntegers(node))) {
-      return "only float32 is computed";
-    }
     if (program.At(id).rank > 4) return "a tensor has 4 dimensions at most";
+    const npu_dtype dtype = program.At(id).dtype;
+    if (dtype == NPU_FLOAT32) continue;
+    has_integers = true;
+    const bool is_bias = i == 2 && dtype == NPU_INT32 && program.ScalesOf(id) != nullptr;
+    const bool is_moved =
+        node.kind == Kind::kReshape || node.kind == Kind::kCopy || node.kind == Kind::kPool;
+    const bool is_byte = dtype == NPU_INT8 || dtype == NPU_UINT8;
+    if (!is_bias && !(is_byte && (is_moved || program.ScalesOf(id) != nullptr))) {
+      return "only float32, and integers with scales, are computed";
+    }
+  }
+  if (has_integers) {
+    const std::string reason = IntegerReason(program, node);
+    if (!reason.empty()) return reason;
   }
   switch (node.kind) {
     case Kind::kStep:
       return StepReason(node);
     case Kind::kReshape:
+    case Kind::kQuantize:
+    case Kind::kDequantize:
       return "";
     case Kind::kMatmul:
       return MatmulReason(program, node);
@@ -167,9 +263,6 @@ std::string Reason(const Program& program, const Node& node) {
                  : "XNNPACK reduces only to means over rows and columns";
     case Kind::kCopy:
       return CopyReason(program, node);
-    case Kind::kQuantize:
-    case Kind::kDequantize:
-      return QuantizationReason(program, node);
     default:
       return "XNNPACK has no node for a " + NameOf(node);
   }
@@ -187,7 +280,8 @@ constexpr npu::kit::Driver kDriver = {"xnnpack",
                                       /*channels_last=*/true,
                                       /*compile=*/nullptr,
                                       /*integers=*/false,
-                                      /*quantization=*/true};
+                                      /*quantization=*/false,
+                                      /*scales=*/true};
 
 }  // namespace
 

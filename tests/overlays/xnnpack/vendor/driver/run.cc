@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "driver_kit/run.h"
-#include "scales.h"
 
 namespace {
 
@@ -22,6 +21,7 @@ using npu::kit::Dims;
 using npu::kit::Kind;
 using npu::kit::Node;
 using npu::kit::Program;
+using npu::kit::Scales;
 using npu::kit::Source;
 using npu::kit::Value;
 
@@ -114,21 +114,35 @@ class Graph {
     return id;
   }
 
-  /*! \brief Integers that no node quantizes or dequantizes are only moved: any scale will do. */
+  /*! \brief Integers without scales are only moved: any scale will do. */
   void AddValue(uint32_t id, const void* data, uint32_t flags) {
     const Value& value = program_.values[id];
-    if (value.dtype == NPU_FLOAT32) {
-      AddTensor(DimsOf(value), data, id, flags);
-      return;
+    AddIntegers(value, program_.ScalesOf(static_cast<int32_t>(id)), DimsOf(value), data, id, flags);
+  }
+
+  /*! \brief The tensor of a value, perhaps in another shape. */
+  uint32_t AddIntegers(const Value& value, const Scales* scales, const Dims& dims, const void* data,
+                       uint32_t id = XNN_INVALID_VALUE_ID, uint32_t flags = 0) {
+    if (value.dtype == NPU_FLOAT32) return AddTensor(dims, data, id, flags);
+    const std::vector<size_t> sizes = SizesOf(dims);
+    const bool is_bias = value.dtype == NPU_INT32;
+    if (scales != nullptr && scales->scales.size() > 1) {
+      Check(
+          xnn_define_channelwise_quantized_tensor_value(
+              graph_, is_bias ? xnn_datatype_qcint32 : xnn_datatype_qcint8, scales->scales.data(),
+              sizes.size(), static_cast<size_t>(scales->axis), sizes.data(), data, id, flags, &id),
+          "a tensor of integers");
+      return id;
     }
-    const Node* node = ScaleOf(program_, static_cast<int32_t>(id));
-    const float scale = node == nullptr ? 1 : static_cast<float>(node->numbers[1]);
-    const int32_t zero_point = node == nullptr ? 0 : static_cast<int32_t>(node->numbers[2]);
-    const xnn_datatype dtype = value.dtype == NPU_INT8 ? xnn_datatype_qint8 : xnn_datatype_quint8;
-    const std::vector<size_t> sizes = SizesOf(DimsOf(value));
-    Check(xnn_define_quantized_tensor_value(graph_, dtype, zero_point, scale, sizes.size(),
+    const xnn_datatype dtype = is_bias                   ? xnn_datatype_qint32
+                               : value.dtype == NPU_INT8 ? xnn_datatype_qint8
+                                                         : xnn_datatype_quint8;
+    Check(xnn_define_quantized_tensor_value(graph_, dtype,
+                                            scales == nullptr ? 0 : scales->zero_points[0],
+                                            scales == nullptr ? 1 : scales->scales[0], sizes.size(),
                                             sizes.data(), data, id, flags, &id),
           "a tensor of integers");
+    return id;
   }
 
   xnn_status Pad(uint32_t from, const Dims& before, const Dims& after, float value, uint32_t out) {
@@ -226,7 +240,8 @@ class Graph {
       case Kind::kMatmul: {
         const Value& b = program_.At(node.inputs[1]);
         const uint32_t filter =
-            AddTensor({b.dims[b.rank - 2], b.dims[b.rank - 1]}, program_.Data(b));
+            AddIntegers(b, program_.ScalesOf(node.inputs[1]),
+                        {b.dims[b.rank - 2], b.dims[b.rank - 1]}, program_.Data(b));
         return xnn_define_fully_connected(
             graph_, node.least, node.most, x, filter, z, out,
             node.matmul.transpose_b != 0 ? 0 : XNN_FLAG_TRANSPOSE_WEIGHTS);
@@ -251,12 +266,15 @@ class Graph {
         if (first) {
           const int64_t* d = data.dims;
           std::copy_n(std::vector<int64_t>{d[0] * d[1], d[2], d[3], 1}.begin(), 4, image.dims);
-          const uint32_t reshaped = AddTensor(DimsOf(image), nullptr);
+          const uint32_t reshaped =
+              AddIntegers(image, program_.ScalesOf(node.inputs[0]), DimsOf(image), nullptr);
           Check(Reshape(x, image, reshaped), "a change of shape");
           x = reshaped;
         }
         const Dims dims = {image.dims[0], 1, 1, image.dims[3]};
-        const uint32_t mean = DimsOf(result) == dims ? out : AddTensor(dims, nullptr);
+        const uint32_t mean = DimsOf(result) == dims
+                                  ? out
+                                  : AddIntegers(result, program_.ScalesOf(node.out), dims, nullptr);
         Check(xnn_define_global_average_pooling_2d(graph_, node.least, node.most, x, mean, 0),
               "a mean");
         return mean == out ? xnn_status_success : Reshape(mean, result, out);
@@ -267,8 +285,10 @@ class Graph {
         Dims after = DimsOf(result);
         for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i] + data.dims[i];
         double fill = node.copy.fill_value;
-        const Node* scale = data.dtype == NPU_FLOAT32 ? nullptr : ScaleOf(program_, node.out);
-        if (scale != nullptr) fill = (fill - scale->numbers[2]) * scale->numbers[1];
+        const Scales* scales = program_.ScalesOf(node.out);
+        if (scales != nullptr) {
+          fill = (fill - scales->zero_points[0]) * static_cast<double>(scales->scales[0]);
+        }
         return Pad(x, before, after, static_cast<float>(fill), out);
       }
       case Kind::kQuantize:
