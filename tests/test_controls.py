@@ -262,7 +262,7 @@ CONTROLS = [
     ),
     Control(
         "joined_without_rescaling",
-        f"{PASSES}/quantized.py",
+        f"{PASSES}/quantized_form.py",
         "return same_type and _same_parameters(call, source, values)",
         f'alike = {IN_PYTHON} == "joined_without_rescaling"\n'
         "    return same_type and (alike or _same_parameters(call, source, values))",

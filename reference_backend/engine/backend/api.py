@@ -13,7 +13,7 @@ from .libraries.asking import decline_reason as decline_reason
 from .libraries.asking import listening as listening
 from .libraries.asking import ops_of as ops_of
 from .loading import WITHOUT_TORCH as WITHOUT_TORCH
-from .passes.quantized import only_moves as only_moves
+from .passes.quantized_form import only_moves as only_moves
 from .regions.partition import compile_partitioned as compile_partitioned
 from .regions.partition import partition_for as partition_for
 from .report.report import OpPlacement as OpPlacement

@@ -121,7 +121,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     profile = None
     if arguments.profile is not None:
         from ..profiling import Profile
-        from ..profiling.names import require_match
+        from ..profiling.origin_names import require_match
 
         profile = read_json(arguments.profile, Profile.from_json, "a profile", "profile --output")
     given = given_arrays(arguments)

@@ -14,7 +14,7 @@ from ..ir.calls import Constant, resolve, with_arguments
 from ..ir.origins import folded_from
 from ..table.reasons import Reason
 from ..table.table import Table
-from .quantized import DEQUANTIZE, QUANTIZE, REARRANGES, real_of
+from .quantized_form import DEQUANTIZE, QUANTIZE, REARRANGES, real_of
 from .rewriting import Bindings, Block, op_name
 
 

@@ -10,7 +10,7 @@ from tvm import relax
 from ..ir.calls import Constant, Values, resolve
 from ..table.elements import MOVED
 from ..table.table import Table
-from .quantized import DEQUANTIZE, QUANTIZE
+from .quantized_form import DEQUANTIZE, QUANTIZE
 from .rewriting import Bindings, Block, op_name
 
 _OF_TUPLES = ("relax.concat", "relax.stack")

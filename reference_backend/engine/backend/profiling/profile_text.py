@@ -11,7 +11,7 @@ from ..shared.terminal import Row, TextTable, aligned
 from .parts import Traffic
 
 if TYPE_CHECKING:
-    from .result import Profile
+    from .profiles import Profile
 
 _MOST_HOST_FUNCTIONS = 10
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records the calls of a loaded model where it is loaded: on a board, in a worker, or here.
 
-A recording is plain data, which can cross a network; `result.Profile` interprets it.
+A recording is plain data, which can cross a network; `profiles.Profile` interprets it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from ..table.matches import escapes
 from ..table.reasons import Code, Reason
 from ..table.table import Table
 from . import ir
-from .sizes import refusal_of_sizes
+from .size_limits import refusal_of_sizes
 
 
 class Target:

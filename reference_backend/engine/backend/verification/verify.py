@@ -17,7 +17,7 @@ from ..models.compiled import run
 from ..models.files import NamedArrays
 from ..models.reading import read_model
 from ..models.signature import Signature, random_inputs, signature_of, suitable
-from ..passes.quantized import QUANTIZE
+from ..passes.quantized_form import QUANTIZE
 from ..passes.rewriting import bound_values, is_opaque, op_name
 from ..regions.partition import compile_for
 from ..report.verification import ResultCheck, Verification

@@ -25,8 +25,8 @@ from ...backend.shared.whole_files import NotWritten, write_text
 from ..conformance.extract import CaseFile, extract, misfit, parts, read_arrays
 from ..conformance.ledger import LEDGER, LedgerError
 from ..conformance.model import Spec
+from ..conformance.outcomes import FORMAT_VERSION, Result
 from ..conformance.pages import as_html, as_markdown
-from ..conformance.result import FORMAT_VERSION, Result
 from ..conformance.runner import SUITES, cases_of, meant, run
 from ..conformance.suite import Crashed, NotRun, Settings
 

@@ -24,7 +24,7 @@ from .catalog_cases import Case
 from .compiled import Compiled, Placement, compile_all, placement
 from .imported import kind_and_message
 from .model import Model, Spec, Tensor, entry_of
-from .result import Outcome
+from .outcomes import Outcome
 from .suite import Settings
 from .workers import Announce, in_workers
 

@@ -27,8 +27,8 @@ from .cases import OPS
 from .catalog_cases import Case
 from .compiled import compile_all, compile_on_host
 from .model import entry_of
+from .outcomes import Outcome
 from .region import Region, first_taken, load_module
-from .result import Outcome
 from .suite import NotRun, Settings
 from .workers import Announce, in_workers
 

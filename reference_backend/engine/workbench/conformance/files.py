@@ -17,7 +17,7 @@ from tvm import relax
 from ...backend.api import Array, JsonObject, compile_partitioned, judge, partition_for
 from .compiled import options_of, placement
 from .extract import CaseFile
-from .result import Outcome
+from .outcomes import Outcome
 from .suite import Settings
 from .workers import Announce, in_workers
 

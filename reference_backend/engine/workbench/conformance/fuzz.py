@@ -25,7 +25,7 @@ from ...backend.api import PACKAGE, VENDOR
 from . import files
 from .extract import CaseFile
 from .integer_graphs import possible_anchors
-from .result import Outcome
+from .outcomes import Outcome
 from .suite import NotRun, Settings
 from .workers import in_workers
 

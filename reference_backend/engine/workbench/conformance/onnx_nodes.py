@@ -36,7 +36,7 @@ from .imported import (
     placement_of,
     reasons_of,
 )
-from .result import Outcome
+from .outcomes import Outcome
 from .suite import NotRun, Settings
 from .workers import Announce, in_workers
 

@@ -22,8 +22,8 @@ from .catalog_cases import Case
 from .compiled import Compiled, compile_all
 from .composites import run_as_one
 from .model import Model, Spec, entry_of
+from .outcomes import Outcome
 from .quantized_models import FACTORS, Joined, Variant, Work, integers_of
-from .result import Outcome
 from .suite import Settings
 from .weight_models import Weights
 from .workers import Announce, in_workers

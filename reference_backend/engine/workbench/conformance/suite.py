@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from .result import Outcome
+from .outcomes import Outcome
 
 
 class NotRun(Exception):

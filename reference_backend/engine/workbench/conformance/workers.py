@@ -33,7 +33,7 @@ from ...backend.api import (
     ops_of,
     signal_name,
 )
-from .result import Outcome
+from .outcomes import Outcome
 
 Announce = Callable[[str], None]
 

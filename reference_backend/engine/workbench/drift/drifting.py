@@ -18,7 +18,7 @@ from ...backend.shared.backend import BACKEND, PACKAGE
 from ...backend.shared.problem import Problem
 from ...backend.shared.terminal import say
 from ...backend.table.chain_grammar import ops_in
-from .readings import changes, find, text_of
+from .importer_readings import changes, find, text_of
 
 KNOWN = Path(__file__).with_name("known_tvm.json")
 """The interface of the newest TVM that the engine was tried with; `drift --record` writes it."""

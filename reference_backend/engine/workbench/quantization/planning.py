@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import tvm
 
-from ...backend.passes.quantized import DEQUANTIZE, QUANTIZE
+from ...backend.passes.quantized_form import DEQUANTIZE, QUANTIZE
 from ...backend.regions.partition import partition_for
 from ...backend.report.report import offload_report
 from ...backend.settings.options import Source

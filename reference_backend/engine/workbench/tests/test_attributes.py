@@ -10,7 +10,7 @@ from tvm import relax
 from backend.engine.backend.importers import from_exported_program, from_onnx
 from backend.engine.backend.importers.attributes import readings
 from backend.engine.backend.importers.attributes.harmless import HARMLESS
-from backend.engine.workbench.drift import readings as drift_readings
+from backend.engine.workbench.drift import importer_readings as drift_readings
 
 
 def names_in(table):
@@ -163,7 +163,7 @@ def test_a_planted_drop_is_found_in_torch():
 
 def test_a_planted_drop_is_found_in_a_rule_for_torch():
     pytest.importorskip("torch")
-    from backend.engine.backend.importers.torch import quantized as torch_quantized
+    from backend.engine.backend.importers.torch import quantized_ops as torch_quantized
     from backend.engine.workbench.drift.torch_rows import find_readings
 
     op = "quantized_decomposed.quantize_per_channel"

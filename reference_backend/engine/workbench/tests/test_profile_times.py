@@ -15,7 +15,7 @@ from tvm import relax
 import backend
 from backend.engine.backend.ir.origins import Origin
 from backend.engine.backend.profiling import HostCall
-from backend.engine.backend.profiling.names import mismatch, named_host_calls
+from backend.engine.backend.profiling.origin_names import mismatch, named_host_calls
 from backend.engine.backend.profiling.parts import Event, Run
 from backend.engine.backend.profiling.sums import attributed_to, waits_of
 from backend.engine.backend.report.report import OpPlacement, RegionPlacement, Report

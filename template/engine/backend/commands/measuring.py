@@ -25,7 +25,7 @@ MOST_OPS = 20
 def run_profile(arguments: argparse.Namespace) -> int:
     """Run the command `profile`."""
     from ..profiling import profile
-    from ..profiling.names import mismatch
+    from ..profiling.origin_names import mismatch
 
     for path in (arguments.output, arguments.trace):
         require_writable(path)

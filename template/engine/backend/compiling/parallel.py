@@ -22,7 +22,7 @@ from tvm.runtime.vm import VirtualMachine
 
 from ..profiling import record
 from ..profiling.collect import count_of_calls, report_of
-from ..profiling.result import Profile
+from ..profiling.profiles import Profile
 from ..shared.aliases import Array
 from ..shared.backend import BACKEND, PACKAGE
 

@@ -3,11 +3,11 @@
 
 TVM's importers read the float ops. What exporters write for integers is put into this form before
 or while they read: quantized ONNX operators are rewritten to standard ones (`onnx.operators`), as
-are those that TVM's importer reads otherwise than ONNX means them,
-PyTorch's quantized ops are converted by TVM's `custom_convert_map` (`torch.quantized`), and those
-of TFLite by its `op_converter` (`tflite.operators`). Nothing of TVM is patched, and integer weights
-stay `dequantize(constant)`. Each call keeps the name that the author of the model gave its node
-(`onnx.names`, `torch.names`), for reports.
+are those that TVM's importer reads otherwise than ONNX means them, PyTorch's quantized ops are
+converted by TVM's `custom_convert_map` (`torch.quantized_ops`), and those of TFLite by its
+`op_converter` (`tflite.operators`). Nothing of TVM is patched, and integer weights stay
+`dequantize(constant)`. Each call keeps the name that the author of the model gave its node
+(`onnx.node_names`, `torch.module_names`), for reports.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
 
     from .onnx.checks import require_sound
     from .onnx.folding import fold
-    from .onnx.names import read
+    from .onnx.node_names import read
     from .onnx.operators import normalize
     from .onnx.types import outline
     from .onnx.validity import require_valid

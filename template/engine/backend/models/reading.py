@@ -103,7 +103,7 @@ def _read_onnx(path: Path, shapes: Shapes) -> ModelFile:
 
 def _set_shapes(model: ModelProto, shapes: Shapes) -> None:
     """Replace open sizes of an ONNX model, everywhere by their name."""
-    from ..importers.onnx.sizes import inputs_of, set_sizes
+    from ..importers.onnx.input_sizes import inputs_of, set_sizes
 
     _require_inputs(shapes, list(inputs_of(model.graph)))
     try:

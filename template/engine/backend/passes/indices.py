@@ -11,7 +11,7 @@ from tvm import relax
 from ..ir.calls import Constant, Unknown, resolve, tensor_type
 from ..table.table import Table
 from .evaluate import fixed_shape
-from .quantized import DEQUANTIZE, if_taken
+from .quantized_form import DEQUANTIZE, if_taken
 from .rewriting import Bindings, Block, Site, Steps, is_call_of, op_name
 
 

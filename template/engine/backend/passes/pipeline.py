@@ -22,7 +22,7 @@ from . import (
     kernels,
     normalize,
     quantize_first,
-    quantized,
+    quantized_form,
     recognize,
     scales,
     selections,
@@ -82,7 +82,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
     # Before folding, which would build a kernel for each initial constant.
     _calls("MaterializeConstants", fold.materialize_constant, *fold.MADE_OF_NOTHING),
     # Before folding, which leaves a dequantize of constants alone.
-    _calls("ComputeBiases", quantized.compute_bias, quantized.DEQUANTIZE),
+    _calls("ComputeBiases", quantized_form.compute_bias, quantized_form.DEQUANTIZE),
     # Before folding, which computes weights that are cast.
     _calls("ScaleWeights", scales.scale_weights, "relax.multiply"),
     _calls("KeepWeights", scales.keep_weights, "relax.matmul"),
@@ -95,8 +95,8 @@ CANONICALIZATION: tuple[Pass, ...] = (
     # After folding, which computes zero points.
     _blocks("SignIntegers", signed.sign_integers),
     # After folding, which leaves a dequantize of constants alone, and before ops are put together.
-    _blocks("MoveIntegers", quantized.move_integers),
-    _calls("InterpolateReals", quantized.interpolate_reals, quantized.DEQUANTIZE),
+    _blocks("MoveIntegers", quantized_form.move_integers),
+    _calls("InterpolateReals", quantized_form.interpolate_reals, quantized_form.DEQUANTIZE),
     # After folding, which computes the indices.
     _calls("CountFromStart", indices.count_from_start, "relax.take"),
     # After CountFromStart: the indices are read several times.
@@ -125,7 +125,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
     # After the passes that match real numbers that are moved.
     _blocks("QuantizeFirst", quantize_first.quantize_first),
     # After the passes that make clips.
-    _calls("DropLimits", quantized.drop_limits, quantized.QUANTIZE),
+    _calls("DropLimits", quantized_form.drop_limits, quantized_form.QUANTIZE),
     _blocks("DequantizeForEach", sharing.dequantize_for_each),
     # After all passes that turn other spellings into chains of the table.
     _blocks("RecognizeChains", recognize.recognize_chains),

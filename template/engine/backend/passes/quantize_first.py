@@ -18,7 +18,7 @@ from ..ir.origins import with_span
 from ..table.elements import CHOSEN
 from ..table.table import Table
 from .evaluate import constant_of
-from .quantized import (
+from .quantized_form import (
     DEQUANTIZE,
     QUANTIZE,
     RESIZE,

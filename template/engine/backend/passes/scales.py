@@ -9,7 +9,7 @@ from tvm import relax
 from ..ir.calls import Constant, Values, resolve, with_arguments
 from ..shared.aliases import Array
 from .evaluate import constant_of
-from .quantized import DEQUANTIZE, REARRANGES
+from .quantized_form import DEQUANTIZE, REARRANGES
 from .rewriting import Bindings, Site, Steps, is_call_of, op_name
 
 _REALS = ("float16", "float32")

@@ -17,8 +17,8 @@ from tvm.runtime.vm import VirtualMachine
 from ..shared.aliases import Array
 from ..shared.backend import BACKEND, PACKAGE
 from ..shared.messages import last_line
+from .profiles import Profile
 from .record import RECORD, Recording, check_function, load, record
-from .result import Profile
 
 if TYPE_CHECKING:
     from tvm.rpc import RPCSession

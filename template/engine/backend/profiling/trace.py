@@ -12,7 +12,7 @@ from ..shared.aliases import JsonObject
 from .parts import Run
 
 if TYPE_CHECKING:
-    from .result import Profile
+    from .profiles import Profile
 
 _Run = tuple[str, int]
 """A run of a region: symbol and number of the run."""

@@ -11,7 +11,7 @@ from tvm import relax
 from ..ir.amounts import is_product
 from ..ir.calls import Constant, resolve
 from ..ir.origins import folded_type, origin_of
-from ..passes.quantized import DEQUANTIZE, QUANTIZE, REARRANGES, moves_elements
+from ..passes.quantized_form import DEQUANTIZE, QUANTIZE, REARRANGES, moves_elements
 from ..table.capability import Op
 from ..table.compositions import Composition, Kind
 from ..table.reasons import Code, Reason, of_driver

@@ -22,9 +22,9 @@ from ...backend.ir.calls import arguments_of, plain, with_arguments
 from ...backend.passes.rewriting import is_call_of, op_name
 from ...backend.regions import ir
 from ...backend.table.elements import POINTWISE
-from .functions import same_function
-from .graph import Graph, Pairs, is_real
+from .model_values import Graph, Pairs, is_real
 from .moves import Places, View, aligned, moved, read_by, shape_of, source_of, unmoved
+from .same_functions import same_function
 
 _LIMITS = ("relax.nn.relu", "relax.clip")
 _COMMUTES = tuple(f"relax.{name}" for name in ("add", "multiply", "maximum", "minimum"))

@@ -11,7 +11,7 @@ from tvm import relax
 
 from ...backend.ir.amounts import is_product
 from ...backend.passes import CANONICALIZATION, passes_for
-from ...backend.passes.quantized import DEQUANTIZE, QUANTIZE
+from ...backend.passes.quantized_form import DEQUANTIZE, QUANTIZE
 from ...backend.passes.rewriting import op_name
 from ...backend.regions.partition import compile_for, compile_partitioned, partition_for
 from ...backend.report.report import OpPlacement, offload_report
@@ -19,10 +19,10 @@ from ...backend.settings.options import Options, Source
 from ...backend.shared.aliases import Array
 from ...backend.table.patterns import TABLE
 from ..batches import Batch, read_batch
-from .graph import Graph
-from .layers import Layer, cut, reading, with_kernels
+from .accuracies import AccuracyReport, LayerAccuracy, Sums
 from .matching import match
-from .result import AccuracyReport, LayerAccuracy, Sums
+from .model_values import Graph
+from .quantized_layers import Layer, cut, reading, with_kernels
 
 
 def accuracy_report(

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from tvm import relax
 
 from ...backend.passes.evaluate import Undefined, constant_of, fixed_shape
-from ...backend.passes.quantized import SPLIT
+from ...backend.passes.quantized_form import SPLIT
 from ...backend.passes.rewriting import is_call_of, op_name
 from ...backend.table.elements import CHOSEN, MOVED
-from .graph import Graph
+from .model_values import Graph
 
 Places = npt.NDArray[np.int64]
 

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ...backend.profiling.names import require_match
+from ...backend.profiling.origin_names import require_match
 from ...backend.profiling.parts import HostCall, RegionProfile, Run
-from ...backend.profiling.result import Profile
+from ...backend.profiling.profiles import Profile
 from .changes import SLOWER, Change
 
 if TYPE_CHECKING:

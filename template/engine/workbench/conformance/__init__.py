@@ -4,7 +4,7 @@
 `python -m <package> conformance` runs it. Loading the backend does not load the kit.
 """
 
-from .result import Outcome, Result
+from .outcomes import Outcome, Result
 from .runner import SUITES, cases_of, run
 from .suite import NotRun, Settings
 

@@ -36,8 +36,8 @@ from .graphs import Graph
 from .imported import kind_and_message
 from .integer_graphs import IntegerGraph, anchors, possible_anchors
 from .model import Spec
+from .outcomes import Outcome
 from .quantized_models import Work
-from .result import Outcome
 from .workers import Announce
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ...backend.api import VENDOR
-from .result import Outcome
+from .outcomes import Outcome
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 
 from ...backend.api import Options
-from .result import Outcome
+from .outcomes import Outcome
 from .suite import Settings
 from .workers import Announce, in_workers
 

@@ -22,7 +22,7 @@ from .catalog_cases import Case
 from .compiled import Compiled, compile_all, compile_on_host, placement
 from .imported import kind_and_message
 from .model import Model, entry_of
-from .result import Outcome
+from .outcomes import Outcome
 from .suite import Settings
 from .workers import Announce, in_workers
 

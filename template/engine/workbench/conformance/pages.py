@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from ...backend.api import JsonObject
-from .result import STATUSES, table_of
+from .outcomes import STATUSES, table_of
 
 Data = JsonObject
 Case = JsonObject

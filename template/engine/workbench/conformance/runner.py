@@ -13,7 +13,7 @@ from typing import cast
 from ...backend.api import BACKEND, versions
 from . import listing
 from .ledger import LEDGER, apply, expected_failures
-from .result import Outcome, Result
+from .outcomes import Outcome, Result
 from .suite import Crashed, NotRun, Settings, Suite
 
 SUITES: dict[str, str] = {

@@ -10,13 +10,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...backend.profiling.names import named, require_match
-from ...backend.profiling.result import Profile
+from ...backend.profiling.origin_names import named, require_match
+from ...backend.profiling.profiles import Profile
 from ...backend.report.report import Report
 from ...backend.shared.backend import BACKEND
 from ...backend.shared.whole_files import write_text
 from ...backend.table.reasons import Code
-from ..accuracy.result import AccuracyReport
+from ..accuracy.accuracies import AccuracyReport
 from ..pictures.drawing import PALETTE
 
 _PARTS = Path(__file__).parent

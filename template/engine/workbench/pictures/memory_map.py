@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ...backend.profiling.parts import Allocation
-from ...backend.profiling.result import Profile
+from ...backend.profiling.profiles import Profile
 from .drawing import (
     GRID,
     WIDTH,

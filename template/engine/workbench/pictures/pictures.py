@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...backend.profiling.parts import Event
-from ...backend.profiling.result import Profile
+from ...backend.profiling.profiles import Profile
 from .drawing import WIDTH, Marks, box, colours_of, line, nothing, picture, short, text, time_axis
 from .memory_map import memory_svg
 from .roofline import roofline_svg

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...backend.profiling.parts import OpProfile
-from ...backend.profiling.result import Profile
+from ...backend.profiling.profiles import Profile
 from .drawing import (
     GRID,
     WIDTH,

@@ -537,7 +537,7 @@ def test_an_entry_that_former_releases_seeded_fails_no_run(tmp_path):
 
 BEHAVIOURS = """
 import os, signal, time
-from backend.engine.workbench.conformance.result import Outcome
+from backend.engine.workbench.conformance.outcomes import Outcome
 from backend.engine.backend.settings.options import Options
 
 def run_batch(cases, announce):

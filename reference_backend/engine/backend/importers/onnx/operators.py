@@ -9,7 +9,7 @@ from onnx import GraphProto, ModelProto
 
 from ..attributes.onnx_unread import require_rule
 from ..failures import refused_at
-from . import attention, attributes, einsum, quantized, recurrent, resize, windows
+from . import attention, attributes, einsum, quantized_operators, recurrent, resize, windows
 from .graph import DOMAINS, NARROW, Graph, graphs_of, opset_of, reads, title_of
 from .node import Node, Rule
 
@@ -17,7 +17,7 @@ RULES: Mapping[str, Rule] = {
     **attention.RULES,
     **attributes.RULES,
     **einsum.RULES,
-    **quantized.RULES,
+    **quantized_operators.RULES,
     **recurrent.RULES,
     **resize.RULES,
     **windows.RULES,
@@ -66,7 +66,7 @@ def _has_rules(graph: GraphProto) -> bool:
         return True
     return any(
         node.op_type in RULES
-        or quantized.is_unknown(node)
+        or quantized_operators.is_unknown(node)
         or any(_has_rules(inner) for inner in graphs_of(node))
         for node in graph.node
     )
@@ -85,8 +85,8 @@ def _rewrite(proto: GraphProto, opset: int, outer: Graph | None) -> None:
             # For example, of a scale that is infinite, which no valid node has.
             with refused_at(f"ONNX node {title_of(node)}", str):
                 rule(Node(node, graph))
-        elif quantized.is_unknown(node):
-            quantized.refuse_unknown(node)
+        elif quantized_operators.is_unknown(node):
+            quantized_operators.refuse_unknown(node)
         else:
             graph.nodes.append(node)
         if node.op_type in _MOVES:

@@ -11,7 +11,7 @@ from tvm import relax
 
 from ...ir.calls import Analyzer
 from .demands import Asked, demands
-from .elements import Element, is_open, largest, proves, simple, symbols_of
+from .shape_elements import Element, is_open, largest, proves, simple, symbols_of
 
 
 class Relations:

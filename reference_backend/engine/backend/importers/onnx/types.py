@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, sh
 
 from ..declared import Declared
 from .graph import NARROW, sizes_of
-from .sizes import name_open_sizes, open_unknown_sizes, set_sizes, tell_sizes
+from .input_sizes import name_open_sizes, open_unknown_sizes, set_sizes, tell_sizes
 
 _SMALL = 1024
 """No shape is longer: constants with more elements are weights, whose values no type needs."""

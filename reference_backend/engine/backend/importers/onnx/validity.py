@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuses nodes whose inputs and attributes do not fit each other by the rules of ONNX.
 
-ONNX's own inference finds most of them, `values` others.
+ONNX's own inference finds most of them, `known_values` others.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from onnx import GraphProto, ModelProto, NodeProto, shape_inference
 from ..declared import Declared
 from ..failures import refusal
 from .graph import DOMAINS, Graph, all_nodes, graphs_of, named_graphs, opset_of, title_of
+from .known_values import require_values
 from .node import Node
 from .types import declared
-from .values import require_values
 
 _ENTRY = re.compile(r"\(op_type:.*?(?:, node name: (\d+))?\): ")
 _LENIENT = ("Einsum", "Range")

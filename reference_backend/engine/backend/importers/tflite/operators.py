@@ -24,10 +24,10 @@ from ..attributes.tflite_unread import require_options
 from ..declared import require_declared
 from ..failures import unknown_operators
 from .channels_first import channels_first
+from .computed_values import Values
 from .layers import Layers
 from .places import Places
 from .tensors import Subgraph, constant, static_shape
-from .values import Values
 
 _BIASES = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3}
 """Which input is a bias; the two before it are data and weight."""

@@ -24,19 +24,19 @@ from . import (
     indexing,
     pools,
     products,
-    quantized,
+    quantized_ops,
     reductions,
     shapes,
 )
 from .call import Call, Rule, op_name, refusal_of
-from .names import Importer
+from .module_names import Importer
 
 if TYPE_CHECKING:
     import tvm
     from tvm import relax
 
 RULES: dict[str, Rule] = {
-    **quantized.RULES,
+    **quantized_ops.RULES,
     **arithmetic.RULES,
     **functions.RULES,
     **images.RULES,
@@ -87,7 +87,7 @@ def _nodes(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
 
 def _is_quantized(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and (
-        getattr(node.target, "namespace", "") in _NAMESPACES or op_name(node) in quantized.RULES
+        getattr(node.target, "namespace", "") in _NAMESPACES or op_name(node) in quantized_ops.RULES
     )
 
 
@@ -173,7 +173,7 @@ def _check_op(node: torch.fx.Node, given: Mapping[str, object]) -> None:
     if node.target.__name__ in given:
         return
     if _is_quantized(node) and op_name(node) not in RULES:
-        names = ", ".join(sorted(quantized.RULES.keys() - {"aten._int_mm"}))
+        names = ", ".join(sorted(quantized_ops.RULES.keys() - {"aten._int_mm"}))
         raise refusal_of(node, f"this op is not supported; supported are {names}")
     if not isinstance(node.target, torch._ops.OpOverload):
         return

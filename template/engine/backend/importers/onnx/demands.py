@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import tvm
 
 from ...shared.aliases import Attributes
-from .elements import Element, is_open, largest, proves, simple
+from .shape_elements import Element, is_open, largest, proves, simple
 
 Sizes: TypeAlias = "Sequence[Sequence[Element] | None]"
 """The sizes of the inputs of a node; None for an absent one, or one of an unknown rank."""

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax
 
 from .demands import Asked, reduced
-from .elements import is_open
+from .shape_elements import is_open
 
 _OF_NOTHING: Mapping[str, float] = {
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare"), 0),

@@ -11,10 +11,10 @@ import torch
 from tvm import relax
 
 from ...shared.aliases import Array
-from .sizes import Size
+from .open_sizes import Size
 
 if TYPE_CHECKING:
-    from .names import Importer
+    from .module_names import Importer
 
 _INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.uint16}
 

@@ -17,7 +17,7 @@ from tvm import relax
 from ...backend.ir.calls import Constant, attributes_of
 from ...backend.passes.rewriting import op_name
 from ...backend.shared.aliases import Array, Attributes
-from .graph import Graph
+from .model_values import Graph
 from .moves import shape_of
 
 _POINTS: Array = np.linspace(-12, 12, 97)

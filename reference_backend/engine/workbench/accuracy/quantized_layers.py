@@ -16,12 +16,12 @@ from tvm import relax
 
 from ...backend.ir.amounts import is_product
 from ...backend.ir.calls import Constant, with_arguments
-from ...backend.passes.quantized import DEQUANTIZE, QUANTIZE
+from ...backend.passes.quantized_form import DEQUANTIZE, QUANTIZE
 from ...backend.passes.rewriting import is_call_of, op_name
 from ...backend.regions import ir
 from ...backend.shared.aliases import Array
 from ...backend.table.elements import MOVED
-from .graph import Graph, Pairs
+from .model_values import Graph, Pairs
 
 _PASSES_ON = ("", "relax.concat", "relax.split", "relax.nn.pad", *MOVED)
 """Ops that pass the integers they read to a following op; "" takes a tuple apart."""

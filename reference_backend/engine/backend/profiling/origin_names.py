@@ -12,7 +12,7 @@ from .parts import HostCall, Run
 
 if TYPE_CHECKING:
     from ..report.report import OpPlacement, Report
-    from .result import Profile
+    from .profiles import Profile
 
 _KERNELS = {"astype": "cast", "concat": "concatenate", "permute_dims": "transpose"}
 """TVM's names of kernels that differ from the op's name."""

@@ -19,7 +19,8 @@ from ...ir.calls import Constant
 from ...shared.aliases import Array, Attributes
 from ..sizes import tiled
 from .demands import Asked
-from .elements import (
+from .graph import evaluate
+from .shape_elements import (
     Element,
     Unknown,
     arithmetic,
@@ -32,7 +33,6 @@ from .elements import (
     proves,
     simple,
 )
-from .graph import evaluate
 
 _MOST = 1024
 """The number of elements up to which a constant may be a part of a shape computation."""

@@ -21,7 +21,7 @@ from ...ir.origins import Origin, Tracer
 from ..declared import Declared, require_declared
 from ..failures import at_node, essential, unknown_operators
 from .call import refusal_of
-from .sizes import Sizes
+from .open_sizes import Sizes
 
 if TYPE_CHECKING:
     from torch import fx

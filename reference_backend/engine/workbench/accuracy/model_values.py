@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from ...backend.ir.calls import Constant, with_arguments
-from ...backend.passes.quantized import DEQUANTIZE, QUANTIZE
+from ...backend.passes.quantized_form import DEQUANTIZE, QUANTIZE
 from ...backend.passes.rewriting import is_call_of, op_name
 from ...backend.regions import ir
 

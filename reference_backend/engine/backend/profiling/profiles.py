@@ -15,7 +15,7 @@ from ..shared.entry_points import entry_point
 from ..shared.plain_data import plain
 from . import profile_text
 from .clock import Clock
-from .names import named, split_label
+from .origin_names import named, split_label
 from .parts import (
     Allocation,
     Busy,

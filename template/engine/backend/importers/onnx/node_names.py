@@ -23,10 +23,10 @@ from ..declared import Declared, require_declared
 from ..failures import refused_at, unknown_operators
 from ..unknown_sizes import require_sizes
 from .graph import DOMAINS, all_nodes, reads, sizes_of, title_of
+from .input_sizes import inputs_of
 from .reductions import of_nothing
 from .relations import Relations
-from .sizes import inputs_of
-from .symbols import Symbols
+from .shape_symbols import Symbols
 from .types import declared
 from .versions import CONVERTERS
 
