@@ -65,7 +65,7 @@ std::string TextOf(const npu_reverse& op, const std::vector<std::string>& texts)
   return Join("reverse ", texts[0], " axis ", op.axis);
 }
 
-size_t Scratch(const PlainArgs<npu_reverse>&, int) { return 0; }
+size_t ScratchBytes(const PlainArgs<npu_reverse>&, int) { return 0; }
 
 void Execute(const PlainArgs<npu_reverse>& args, const KernelContext&) {
   const TensorView& data = args.reads[0];

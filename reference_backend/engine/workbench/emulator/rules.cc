@@ -409,10 +409,7 @@ void OperationRules::Check(const npu_pool& op) {
   const Desc data = Read(op.data, "data", false);
   const Desc out = Write(op.out);
   CheckSpatial(Where(), op.spatial_rank, data, out);
-  int32_t kind = Number(op.kind);
-  if (kind < 0 || kind > NPU_POOL_AVERAGE_ADAPTIVE) {
-    Invalid("The kind of ", Where(), " is ", kind, ", which does not exist.");
-  }
+  int32_t kind = CheckKind(op.kind, NPU_POOL_AVERAGE_ADAPTIVE);
   // Maxima of small integers are exact in float32; means would be rounded.
   bool floats = IsFloat(data.dtype) && IsFloat(out.dtype);
   bool small = data.dtype == out.dtype &&
@@ -460,10 +457,7 @@ void OperationRules::Check(const npu_elementwise& op) { Write(op.out); }
 void OperationRules::Check(const npu_reduce& op) {
   const Desc data = Read(op.data, "data", false);
   const Desc out = Write(op.out);
-  int32_t kind = Number(op.kind);
-  if (kind < 0 || kind > NPU_REDUCE_PRODUCT) {
-    Invalid("The kind of ", Where(), " is ", kind, ", which does not exist.");
-  }
+  int32_t kind = CheckKind(op.kind, NPU_REDUCE_PRODUCT);
   if (kind == NPU_REDUCE_MEAN && IsInteger(data.dtype)) {
     Declined("The data of ", Where(), " is ", Describe(op.data),
              "; a mean is supported of float32 or float16 only.");

@@ -62,6 +62,15 @@ class OperationRules {
 #define NPU_CHECK(name, reads) void Check(const npu_##name& op);
   NPU_PLAIN_OPERATIONS(NPU_CHECK, )
 #undef NPU_CHECK
+  /*! \brief The number of an operation's kind, which is at most `last`. */
+  template <typename Kind>
+  int32_t CheckKind(const Kind& kind, Kind last) const {
+    const int32_t number = Number(kind);
+    if (number < 0 || number > last) {
+      Invalid("The kind of ", Where(), " is ", number, ", which does not exist.");
+    }
+    return number;
+  }
   void CheckAxis(int32_t axis, npu_tensor tensor, const Desc& desc) const;
   void CheckSameShape(npu_tensor tensor, const Desc& data, npu_tensor output,
                       const Desc& out) const;

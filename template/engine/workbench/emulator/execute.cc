@@ -27,17 +27,17 @@ void Execute(const ReduceArgs& args, const KernelContext& context) { Reduce(args
 void Execute(const CopyArgs& args, const KernelContext& context) { Copy(args, context); }
 void Execute(const GatherArgs& args, const KernelContext& context) { Gather(args, context); }
 
-size_t Scratch(const MatMulArgs& args, int threads) { return MatMulScratch(args, threads); }
-size_t Scratch(const ConvolutionArgs& args, int threads) {
+size_t ScratchBytes(const MatMulArgs& args, int threads) { return MatMulScratch(args, threads); }
+size_t ScratchBytes(const ConvolutionArgs& args, int threads) {
   return ConvolutionScratch(args, threads);
 }
-size_t Scratch(const PoolArgs& args, int threads) { return PoolScratch(args, threads); }
-size_t Scratch(const ElementwiseArgs& args, int threads) {
+size_t ScratchBytes(const PoolArgs& args, int threads) { return PoolScratch(args, threads); }
+size_t ScratchBytes(const ElementwiseArgs& args, int threads) {
   return ElementwiseScratch(args, threads);
 }
-size_t Scratch(const ReduceArgs& args, int threads) { return ReduceScratch(args, threads); }
-size_t Scratch(const CopyArgs& args, int threads) { return CopyScratch(args, threads); }
-size_t Scratch(const GatherArgs& args, int threads) { return GatherScratch(args, threads); }
+size_t ScratchBytes(const ReduceArgs& args, int threads) { return ReduceScratch(args, threads); }
+size_t ScratchBytes(const CopyArgs& args, int threads) { return CopyScratch(args, threads); }
+size_t ScratchBytes(const GatherArgs& args, int threads) { return GatherScratch(args, threads); }
 
 }  // namespace
 
@@ -454,7 +454,7 @@ void Execution::SetSymbols(const int64_t* symbols) {
   for (const Step& step : steps_) {
     std::visit(
         [&](const auto& args) {
-          scratch_bytes_ = std::max(scratch_bytes_, Scratch(args, threads_));
+          scratch_bytes_ = std::max(scratch_bytes_, ScratchBytes(args, threads_));
         },
         step);
   }

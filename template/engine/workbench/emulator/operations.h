@@ -5,7 +5,7 @@
  *
  * To add a plain operation, declare it in npu_driver.h and its list, and write
  * operations/<name>.cc, which defines OperationRules::Check (rules.h) and the functions below for
- * it. Short loops are in that file, others in kernels/. These files are compiled as one, so names
+ * it; ScratchBytes and Execute may be in kernels/. These files are compiled as one, so names
  * in their anonymous namespaces differ.
  */
 #ifndef EMULATOR_OPERATIONS_H_
@@ -96,19 +96,14 @@ npu_tensor OutputOf(const Operation& operation) {
   return std::visit([](const auto& op) { return op.out; }, operation.op);
 }
 
-/*! \brief A plain operation at work: its tensors, in the order of its list. */
-template <typename Op>
-struct PlainArgs {
-  Op op;
-  TensorView reads[NPU_MAX_OPERANDS], out;
-};
-
 /*!
  * \name What operations/<name>.cc defines
  * - SameType: the tensor whose element type the output must have; -1: the operation converts.
  * - CyclesOf: how long the vector engine takes. `data` is the first tensor that is read.
  * - TextOf: in listings, what follows "out = "; `texts` are those of the tensors that it reads.
- * - Scratch, Execute: as those of kernels.h.
+ * - ScratchBytes, Execute: as those of kernels.h. Of integers, a scan computes in int64, else in
+ * float32; the rows of an order have less than 2^32 elements, and are not shorter than those of
+ * `out`.
  * @{
  */
 #define NPU_DECLARE(name, reads)                                                         \
@@ -116,7 +111,7 @@ struct PlainArgs {
   int64_t CyclesOf(const npu_##name& op, const Machine& machine, const TensorView& data, \
                    const TensorView& out);                                               \
   std::string TextOf(const npu_##name& op, const std::vector<std::string>& texts);       \
-  size_t Scratch(const PlainArgs<npu_##name>& args, int threads);                        \
+  size_t ScratchBytes(const PlainArgs<npu_##name>& args, int threads);                   \
   void Execute(const PlainArgs<npu_##name>& args, const KernelContext& context);
 NPU_PLAIN_OPERATIONS(NPU_DECLARE, )
 #undef NPU_DECLARE

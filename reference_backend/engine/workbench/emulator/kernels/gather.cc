@@ -7,6 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "../operations.h"
 #include "internal.h"
 
 namespace npu::emulator {
@@ -97,16 +98,16 @@ void Gather(const GatherArgs& args, const KernelContext& context) {
               [&](auto type) { GatherAs<std::make_unsigned_t<decltype(type)>>(args, context); });
 }
 
-size_t LookupScratch(const LookupArgs&, int) { return 0; }
+size_t ScratchBytes(const PlainArgs<npu_lookup>&, int) { return 0; }
 
-void Lookup(const LookupArgs& args, const KernelContext& context) {
+void Execute(const PlainArgs<npu_lookup>& args, const KernelContext& context) {
   WithElement(args.out.dtype, [&](auto type) {
     using T = decltype(type);
-    const T* table = static_cast<const T*>(args.table.data);
-    const auto* data = static_cast<const uint8_t*>(args.data.data);
+    const T* table = static_cast<const T*>(args.reads[1].data);
+    const auto* data = static_cast<const uint8_t*>(args.data().data);
     T* out = static_cast<T*>(args.out.data);
     // With the sign bit flipped, int8 numbers are in the order of the table.
-    uint8_t turned = args.data.dtype == NPU_INT8 ? 0x80 : 0;
+    uint8_t turned = args.data().dtype == NPU_INT8 ? 0x80 : 0;
     Parallel(context, ElementCount(args.out), Grain(1), [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) out[i] = table[data[i] ^ turned];
     });

@@ -143,6 +143,26 @@ void ForEachPanel(const PanelSource& source, int64_t count, int width, const Ker
            });
 }
 
+/*! \brief Calls `body(product, index of a, index of b, task, worker)` for the tasks of all products
+ *  of a matmul's plan. */
+template <typename Plan, typename Body>
+void ForEachProduct(const MatMulArgs& args, const Plan& plan, const KernelContext& context,
+                    const Body& body) {
+  const int64_t tasks = plan.gemm.tasks();
+  auto run = [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t batch = i / tasks;
+      const int64_t a_index = plan.collapsed ? 0 : BatchIndex(args.a, args.out, batch);
+      const int64_t b_index = plan.collapsed ? 0 : BatchIndex(args.b, args.out, batch);
+      Gemm gemm;
+      gemm.left = plan.a_panels + a_index * plan.a_floats;
+      gemm.out_row = batch * plan.a.lines;
+      body(gemm, a_index, b_index, i % tasks, worker);
+    }
+  };
+  Parallel(context, plan.batch * tasks, Grain(plan.gemm.cost()), run);
+}
+
 /*! \brief Floats of the panels of an operand. */
 int64_t PanelFloats(int64_t lines, int64_t depth, int width);
 /*! \brief Packs the panels of `count` operands, of `width` lines each. */

@@ -473,18 +473,18 @@ void Gather(const GatherArgs& args) {
   });
 }
 
-void Scan(const ScanArgs& args) {
-  auto axis = static_cast<size_t>(args.axis);
-  bool product = args.kind == NPU_SCAN_PRODUCT;
+void Scan(const PlainArgs<npu_scan>& args) {
+  auto axis = static_cast<size_t>(args.op.axis);
+  bool product = args.op.kind == NPU_SCAN_PRODUCT;
   ForEach(Shape(args.out), [&](const Index& index) {
     double real = product ? 1 : 0;
     uint64_t integer = product ? 1 : 0;
-    int64_t end = index[axis] + (args.exclusive ? 0 : 1);
+    int64_t end = index[axis] + (args.op.exclusive != 0 ? 0 : 1);
     Index at = index;
     for (at[axis] = 0; at[axis] < end; ++at[axis]) {
-      int64_t flat = Flat(args.data, at);
-      double value = Load(args.data, flat);
-      auto whole = static_cast<uint64_t>(LoadInteger(args.data, flat));
+      int64_t flat = Flat(args.data(), at);
+      double value = Load(args.data(), flat);
+      auto whole = static_cast<uint64_t>(LoadInteger(args.data(), flat));
       real = product ? real * value : real + value;
       integer = product ? integer * whole : integer + whole;
     }
@@ -497,29 +497,29 @@ void Scan(const ScanArgs& args) {
   });
 }
 
-void Order(const OrderArgs& args) {
-  auto axis = static_cast<size_t>(args.axis);
+void Order(const PlainArgs<npu_order>& args) {
+  auto axis = static_cast<size_t>(args.op.axis);
   Index rows = Shape(args.out);
   rows[axis] = std::min<int64_t>(rows[axis], 1);
   ForEach(rows, [&](const Index& row) {
     auto flat = [&](int64_t i) {
       Index at = row;
       at[axis] = i;
-      return Flat(args.data, at);
+      return Flat(args.data(), at);
     };
     auto less = [&](int64_t i, int64_t j) {
-      if (IsInteger(args.data.dtype)) {
-        return LoadInteger(args.data, flat(i)) < LoadInteger(args.data, flat(j));
+      if (IsInteger(args.data().dtype)) {
+        return LoadInteger(args.data(), flat(i)) < LoadInteger(args.data(), flat(j));
       }
-      float a = Load(args.data, flat(i)), b = Load(args.data, flat(j));
+      float a = Load(args.data(), flat(i)), b = Load(args.data(), flat(j));
       return std::isnan(b) ? !std::isnan(a) : a < b;
     };
-    Index order(static_cast<size_t>(args.data.dims[args.axis]));
+    Index order(static_cast<size_t>(args.data().dims[args.op.axis]));
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) {
-      return args.descending ? less(j, i) : less(i, j);
+      return args.op.descending != 0 ? less(j, i) : less(i, j);
     });
-    for (int64_t i = 0; i < args.out.dims[args.axis]; ++i) {
+    for (int64_t i = 0; i < args.out.dims[args.op.axis]; ++i) {
       Index at = row;
       at[axis] = i;
       StoreInteger(args.out, Flat(args.out, at), order[static_cast<size_t>(i)]);
@@ -527,12 +527,12 @@ void Order(const OrderArgs& args) {
   });
 }
 
-void Lookup(const LookupArgs& args) {
+void Lookup(const PlainArgs<npu_lookup>& args) {
   size_t element = ElementSize(args.out.dtype);
   for (int64_t i = 0; i < ElementCount(args.out); ++i) {
-    auto from = static_cast<size_t>(LoadInteger(args.data, i) - LimitsOf(args.data.dtype).low);
+    auto from = static_cast<size_t>(LoadInteger(args.data(), i) - LimitsOf(args.data().dtype).low);
     std::memcpy(static_cast<char*>(args.out.data) + static_cast<size_t>(i) * element,
-                static_cast<const char*>(args.table.data) + from * element, element);
+                static_cast<const char*>(args.reads[1].data) + from * element, element);
   }
 }
 

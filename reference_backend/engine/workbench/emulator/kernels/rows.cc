@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "../operations.h"
 #include "integers.h"
 #include "internal.h"
 
@@ -72,19 +73,19 @@ int64_t Combine(npu_scan_kind kind, int64_t a, int64_t b) {
 
 // Value is the type in which numbers are collected; the scratch has 2 kBlock for each worker.
 template <typename Value>
-void ScanAs(const ScanArgs& args, const KernelContext& context) {
-  Rows rows(args.data, args.axis, kBlock);
-  auto data_element = static_cast<int64_t>(ElementSize(args.data.dtype));
+void ScanAs(const PlainArgs<npu_scan>& args, const KernelContext& context) {
+  Rows rows(args.data(), args.op.axis, kBlock);
+  auto data_element = static_cast<int64_t>(ElementSize(args.data().dtype));
   auto out_element = static_cast<int64_t>(ElementSize(args.out.dtype));
-  const char* data = static_cast<const char*>(args.data.data);
+  const char* data = static_cast<const char*>(args.data().data);
   char* out = static_cast<char*>(args.out.data);
   auto body = [&](int64_t matrix, int64_t first, int64_t columns, int worker) {
     Value* sums = static_cast<Value*>(context.scratch) + worker * (2 * kBlock);
     Value* values = sums + kBlock;
-    std::fill_n(sums, columns, static_cast<Value>(args.kind == NPU_SCAN_PRODUCT ? 1 : 0));
+    std::fill_n(sums, columns, static_cast<Value>(args.op.kind == NPU_SCAN_PRODUCT ? 1 : 0));
     auto step = [&](Value* sum, Value* value) {
-      Value next = Combine(args.kind, *sum, *value);
-      *value = args.exclusive ? *sum : next;
+      Value next = Combine(args.op.kind, *sum, *value);
+      *value = args.op.exclusive != 0 ? *sum : next;
       *sum = next;
     };
     // A single column is walked in blocks along the axis, several row by row.
@@ -92,7 +93,7 @@ void ScanAs(const ScanArgs& args, const KernelContext& context) {
     for (int64_t i = 0; i < rows.size; i += lines) {
       int64_t count = rows.inner == 1 ? std::min(lines, rows.size - i) : columns;
       int64_t at = (matrix * rows.size + i) * rows.inner + first;
-      Load(args.data.dtype, data + at * data_element, count, values);
+      Load(args.data().dtype, data + at * data_element, count, values);
       for (int64_t j = 0; j < count; ++j) step(rows.inner == 1 ? sums : sums + j, values + j);
       Store(args.out.dtype, values, count, out + at * out_element);
     }
@@ -144,10 +145,10 @@ struct IntegerEntry {
 // The memory of a worker.
 template <typename Entry>
 struct OrderMemory {
-  OrderMemory(const OrderArgs& args, const Rows& rows, void* base) : scratch(base) {
+  OrderMemory(const PlainArgs<npu_order>& args, const Rows& rows, void* base) : scratch(base) {
     values = scratch.Take<typename Entry::Value>(kBlock);
     // If only the first element is wanted, only the best one so far is kept.
-    bool one = args.out.dims[args.axis] == 1;
+    bool one = args.out.dims[args.op.axis] == 1;
     entries = scratch.Take<Entry>(rows.width * (one ? 1 : rows.size));
   }
 
@@ -157,15 +158,15 @@ struct OrderMemory {
 };
 
 // Several columns at once, as long as their entries are in the cache.
-Rows RowsOf(const OrderArgs& args) {
+Rows RowsOf(const PlainArgs<npu_order>& args) {
   constexpr int64_t kEntries = 16384;
-  bool one = args.out.dims[args.axis] == 1;
-  int64_t size = std::max<int64_t>(1, args.data.dims[args.axis]);
-  return Rows(args.data, args.axis, std::min(kBlock, one ? kBlock : kEntries / size));
+  bool one = args.out.dims[args.op.axis] == 1;
+  int64_t size = std::max<int64_t>(1, args.data().dims[args.op.axis]);
+  return Rows(args.data(), args.op.axis, std::min(kBlock, one ? kBlock : kEntries / size));
 }
 
 template <typename Entry>
-size_t OrderBytes(const OrderArgs& args) {
+size_t OrderBytes(const PlainArgs<npu_order>& args) {
   return OrderMemory<Entry>(args, RowsOf(args), nullptr).scratch.used();
 }
 
@@ -181,18 +182,18 @@ void SortFirst(Entry* entries, int64_t size, int64_t count) {
 }
 
 template <typename Entry>
-void OrderAs(const OrderArgs& args, const KernelContext& context) {
+void OrderAs(const PlainArgs<npu_order>& args, const KernelContext& context) {
   Rows rows = RowsOf(args);
   size_t bytes = OrderBytes<Entry>(args);
-  auto element = static_cast<int64_t>(ElementSize(args.data.dtype));
-  const char* data = static_cast<const char*>(args.data.data);
-  int64_t count = args.out.dims[args.axis];
+  auto element = static_cast<int64_t>(ElementSize(args.data().dtype));
+  const char* data = static_cast<const char*>(args.data().data);
+  int64_t count = args.out.dims[args.op.axis];
   auto body = [&](int64_t matrix, int64_t first, int64_t columns, int worker) {
     char* base = static_cast<char*>(context.scratch) + static_cast<size_t>(worker) * bytes;
     OrderMemory<Entry> memory(args, rows, base);
     Entry* entries = memory.entries;
     auto add = [&](int64_t index, int64_t column, typename Entry::Value value) {
-      Entry entry(value, index, args.descending);
+      Entry entry(value, index, args.op.descending != 0);
       if (count > 1) {
         entries[column * rows.size + index] = entry;
       } else if (index == 0 || entry < entries[column]) {
@@ -203,7 +204,7 @@ void OrderAs(const OrderArgs& args, const KernelContext& context) {
     for (int64_t i = 0; i < rows.size; i += lines) {
       int64_t loaded = rows.inner == 1 ? std::min(lines, rows.size - i) : columns;
       int64_t at = (matrix * rows.size + i) * rows.inner + first;
-      Load(args.data.dtype, data + at * element, loaded, memory.values);
+      Load(args.data().dtype, data + at * element, loaded, memory.values);
       for (int64_t j = 0; j < loaded; ++j) {
         bool one = rows.inner == 1;
         add(one ? i + j : i, one ? 0 : j, memory.values[j]);
@@ -249,11 +250,11 @@ int64_t PlaceOf(float number, const float* values, int64_t count) {
 
 // OrderAs<RealEntry> if only the first element is wanted.
 template <bool kDescending>
-void FirstReal(const OrderArgs& args, const KernelContext& context) {
+void FirstReal(const PlainArgs<npu_order>& args, const KernelContext& context) {
   Rows rows = RowsOf(args);
   size_t bytes = OrderBytes<RealEntry>(args);
-  auto element = static_cast<int64_t>(ElementSize(args.data.dtype));
-  const char* data = static_cast<const char*>(args.data.data);
+  auto element = static_cast<int64_t>(ElementSize(args.data().dtype));
+  const char* data = static_cast<const char*>(args.data().data);
   npu_vector_opcode opcode = kDescending ? NPU_VECTOR_MAXIMUM : NPU_VECTOR_MINIMUM;
   auto body = [&](int64_t matrix, int64_t first, int64_t columns, int worker) {
     char* base = static_cast<char*>(context.scratch) + static_cast<size_t>(worker) * bytes;
@@ -264,11 +265,11 @@ void FirstReal(const OrderArgs& args, const KernelContext& context) {
     auto* places = reinterpret_cast<uint32_t*>(best + columns);
     const char* from = data + (matrix * rows.size * rows.inner + first) * element;
     std::fill_n(places, columns, 0);
-    Load(args.data.dtype, from, columns, best);
+    Load(args.data().dtype, from, columns, best);
     if (rows.inner == 1) {
       for (int64_t i = 0; i < rows.size; i += kBlock) {
         int64_t count = std::min(kBlock, rows.size - i);
-        Load(args.data.dtype, from + i * element, count, values);
+        Load(args.data().dtype, from + i * element, count, values);
         float found = ActiveSimd().reduce(opcode, values, count);
         // The least number of a block with NaN is NaN.
         if (!kDescending && found != found) {
@@ -283,7 +284,7 @@ void FirstReal(const OrderArgs& args, const KernelContext& context) {
       }
     } else {
       for (int64_t i = 1; i < rows.size; ++i) {
-        Load(args.data.dtype, from + i * rows.inner * element, columns, values);
+        Load(args.data().dtype, from + i * rows.inner * element, columns, values);
         auto place = static_cast<uint32_t>(i);
         for (int64_t j = 0; j < columns; ++j) {
           bool before = ComesBefore<kDescending>(values[j], best[j]);
@@ -304,11 +305,11 @@ void FirstReal(const OrderArgs& args, const KernelContext& context) {
 
 }  // namespace
 
-size_t ScanScratch(const ScanArgs&, int threads) {
+size_t ScratchBytes(const PlainArgs<npu_scan>&, int threads) {
   return static_cast<size_t>(threads) * 2 * kBlock * sizeof(int64_t);
 }
 
-void Scan(const ScanArgs& args, const KernelContext& context) {
+void Execute(const PlainArgs<npu_scan>& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
   if (IsInteger(args.out.dtype)) {
     ScanAs<int64_t>(args, context);
@@ -317,18 +318,18 @@ void Scan(const ScanArgs& args, const KernelContext& context) {
   }
 }
 
-size_t OrderScratch(const OrderArgs& args, int threads) {
-  bool integers = IsInteger(args.data.dtype);
+size_t ScratchBytes(const PlainArgs<npu_order>& args, int threads) {
+  bool integers = IsInteger(args.data().dtype);
   return static_cast<size_t>(threads) *
          (integers ? OrderBytes<IntegerEntry>(args) : OrderBytes<RealEntry>(args));
 }
 
-void Order(const OrderArgs& args, const KernelContext& context) {
+void Execute(const PlainArgs<npu_order>& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
-  if (IsInteger(args.data.dtype)) {
+  if (IsInteger(args.data().dtype)) {
     OrderAs<IntegerEntry>(args, context);
-  } else if (args.out.dims[args.axis] == 1) {
-    (args.descending ? FirstReal<true> : FirstReal<false>)(args, context);
+  } else if (args.out.dims[args.op.axis] == 1) {
+    (args.op.descending != 0 ? FirstReal<true> : FirstReal<false>)(args, context);
   } else {
     OrderAs<RealEntry>(args, context);
   }

@@ -8,13 +8,6 @@
 #include "../rules.h"
 
 namespace npu::emulator {
-namespace {
-
-OrderArgs KernelArgs(const PlainArgs<npu_order>& args) {
-  return {args.reads[0], args.out, args.op.axis, args.op.descending != 0};
-}
-
-}  // namespace
 
 void OperationRules::Check(const npu_order& op) {
   const Desc data = Read(op.data, "data", false);
@@ -51,14 +44,6 @@ int64_t CyclesOf(const npu_order& op, const Machine& machine, const TensorView& 
 
 std::string TextOf(const npu_order& op, const std::vector<std::string>& texts) {
   return Join("order ", texts[0], " axis ", op.axis, op.descending != 0 ? " descending" : "");
-}
-
-size_t Scratch(const PlainArgs<npu_order>& args, int threads) {
-  return OrderScratch(KernelArgs(args), threads);
-}
-
-void Execute(const PlainArgs<npu_order>& args, const KernelContext& context) {
-  Order(KernelArgs(args), context);
 }
 
 }  // namespace npu::emulator

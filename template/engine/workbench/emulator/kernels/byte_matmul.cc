@@ -181,33 +181,24 @@ void Multiply(const MatMulArgs& args, const KernelContext& context) {
     Pack(plan.a, plan.a_count, kPanelRows, context, plan.a_panels);
     if (args.packed_b == nullptr) Pack(plan.b, plan.b_count, kPanelColumns, context, plan.b_panels);
   }
-  int64_t tasks = plan.gemm.tasks();
-  auto run = [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t batch = i / tasks;
-      int64_t b_index = plan.collapsed ? 0 : BatchIndex(args.b, args.out, batch);
-      int64_t a_index = plan.collapsed ? 0 : BatchIndex(args.a, args.out, batch);
-      Gemm gemm;
-      gemm.left = plan.a_panels + a_index * plan.a_floats;
-      if (args.packed_b == nullptr) {
-        gemm.right = plan.b_panels + b_index * plan.b_floats;
-      } else {
-        const int64_t begin = b_index * plan.b_bytes / (args.b_halved ? 2 : 1);
-        gemm.narrow = static_cast<const char*>(args.packed_b) + begin;
-        gemm.halved = args.b_halved;
-        gemm.element_rows = plan.b.depth;
-        gemm.dtype = args.b.dtype;
-        gemm.zero_point = args.b_zero_point;
-      }
-      if (quads) {
-        gemm.left_zero = ZeroOfQuads(plan.a.dtype, plan.a.zero_point, true);
-        gemm.of_rows = plan.of_rows + a_index * plan.a_panel_rows;
-      }
-      gemm.out_row = batch * plan.a.lines;
-      plan.gemm.Run(gemm, store, i % tasks, worker);
+  auto run = [&](Gemm& gemm, int64_t a_index, int64_t b_index, int64_t task, int worker) {
+    if (args.packed_b == nullptr) {
+      gemm.right = plan.b_panels + b_index * plan.b_floats;
+    } else {
+      const int64_t begin = b_index * plan.b_bytes / (args.b_halved ? 2 : 1);
+      gemm.narrow = static_cast<const char*>(args.packed_b) + begin;
+      gemm.halved = args.b_halved;
+      gemm.element_rows = plan.b.depth;
+      gemm.dtype = args.b.dtype;
+      gemm.zero_point = args.b_zero_point;
     }
+    if (quads) {
+      gemm.left_zero = ZeroOfQuads(plan.a.dtype, plan.a.zero_point, true);
+      gemm.of_rows = plan.of_rows + a_index * plan.a_panel_rows;
+    }
+    plan.gemm.Run(gemm, store, task, worker);
   };
-  Parallel(context, plan.batch * tasks, Grain(plan.gemm.cost()), run);
+  ForEachProduct(args, plan, context, run);
 }
 
 size_t PackedByteMatMulBBytes(const TensorView& b, bool transpose_b) {

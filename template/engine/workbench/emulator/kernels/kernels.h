@@ -253,27 +253,14 @@ struct GatherArgs {
   bool elementwise = false;
 };
 
-/*! \brief Operands of Scan: `data` and `out` are both integers, computed in int64, or both real
- *  numbers, computed in float32. */
-struct ScanArgs {
-  TensorView data, out;
-  npu_scan_kind kind = NPU_SCAN_SUM;
-  int32_t axis = 0;
-  bool exclusive = false;
-};
+/*! \brief A plain operation at work (operations.h): its tensors, in the order of its list. */
+template <typename Op>
+struct PlainArgs {
+  /*! \brief The first tensor that is read. */
+  const TensorView& data() const { return reads[0]; }
 
-/*! \brief Operands of Order. Along the axis, `out` is not longer than `data`, which has less than
- *  2^32 elements. */
-struct OrderArgs {
-  TensorView data, out;
-  int32_t axis = 0;
-  bool descending = false;
-};
-
-/*! \brief Operands of Lookup; `data` is int8 or uint8, `table` has 256 elements of the type of
- *  `out`. */
-struct LookupArgs {
-  TensorView data, table, out;
+  Op op;
+  TensorView reads[NPU_MAX_OPERANDS], out;
 };
 
 /*!
@@ -306,9 +293,6 @@ size_t ElementwiseScratch(const ElementwiseArgs& args, int threads);
 size_t ReduceScratch(const ReduceArgs& args, int threads);
 size_t CopyScratch(const CopyArgs& args, int threads);
 size_t GatherScratch(const GatherArgs& args, int threads);
-size_t ScanScratch(const ScanArgs& args, int threads);
-size_t OrderScratch(const OrderArgs& args, int threads);
-size_t LookupScratch(const LookupArgs& args, int threads);
 /*! @} */
 
 /*!
@@ -322,9 +306,6 @@ void Elementwise(const ElementwiseArgs& args, const KernelContext& context);
 void Reduce(const ReduceArgs& args, const KernelContext& context);
 void Copy(const CopyArgs& args, const KernelContext& context);
 void Gather(const GatherArgs& args, const KernelContext& context);
-void Scan(const ScanArgs& args, const KernelContext& context);
-void Order(const OrderArgs& args, const KernelContext& context);
-void Lookup(const LookupArgs& args, const KernelContext& context);
 /*! @} */
 
 /*!

@@ -189,29 +189,20 @@ void MatMul(const MatMulArgs& args, const KernelContext& context) {
     weights.scales = static_cast<const float*>(args.b_scales.data);
     weights.zero_points = args.b_zero_points.data;
   }
-  int64_t tasks = plan.gemm.tasks();
-  auto run = [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t batch = i / tasks;
-      int64_t b_index = plan.collapsed ? 0 : BatchIndex(args.b, args.out, batch);
-      int64_t a_index = plan.collapsed ? 0 : BatchIndex(args.a, args.out, batch);
-      Gemm gemm;
-      gemm.left = plan.a_panels + a_index * plan.a_floats;
-      Weights matrix = weights;
-      if (plan.gathered) {
-        gemm.data = static_cast<const float*>(MatrixOf(plan.b, b_index).data);
-        gemm.offsets = plan.offsets;
-      } else if (plan.weight_bits != 0) {
-        matrix.panels += b_index * plan.weight_bytes;
-        gemm.weights = &matrix;
-      } else {
-        gemm.right = right + b_index * plan.b_floats;
-      }
-      gemm.out_row = batch * plan.a.lines;
-      plan.gemm.Run(gemm, evaluator, i % tasks, worker);
+  auto run = [&](Gemm& gemm, int64_t, int64_t b_index, int64_t task, int worker) {
+    Weights matrix = weights;
+    if (plan.gathered) {
+      gemm.data = static_cast<const float*>(MatrixOf(plan.b, b_index).data);
+      gemm.offsets = plan.offsets;
+    } else if (plan.weight_bits != 0) {
+      matrix.panels += b_index * plan.weight_bytes;
+      gemm.weights = &matrix;
+    } else {
+      gemm.right = right + b_index * plan.b_floats;
     }
+    plan.gemm.Run(gemm, evaluator, task, worker);
   };
-  Parallel(context, plan.batch * tasks, Grain(plan.gemm.cost()), run);
+  ForEachProduct(args, plan, context, run);
 }
 
 }  // namespace npu::emulator

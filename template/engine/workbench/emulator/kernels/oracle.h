@@ -37,9 +37,9 @@ void Elementwise(const ElementwiseArgs& args);
 void Reduce(const ReduceArgs& args);
 void Copy(const CopyArgs& args);
 void Gather(const GatherArgs& args);
-void Scan(const ScanArgs& args);
-void Order(const OrderArgs& args);
-void Lookup(const LookupArgs& args);
+void Scan(const PlainArgs<npu_scan>& args);
+void Order(const PlainArgs<npu_order>& args);
+void Lookup(const PlainArgs<npu_lookup>& args);
 /*! @} */
 
 }  // namespace npu::emulator::oracle

@@ -6,13 +6,6 @@
 #include "../rules.h"
 
 namespace npu::emulator {
-namespace {
-
-LookupArgs KernelArgs(const PlainArgs<npu_lookup>& args) {
-  return {args.reads[0], args.reads[1], args.out};
-}
-
-}  // namespace
 
 void OperationRules::Check(const npu_lookup& op) {
   const Desc data = Read(op.data, "data", false);
@@ -38,14 +31,6 @@ int64_t CyclesOf(const npu_lookup&, const Machine& machine, const TensorView&,
 
 std::string TextOf(const npu_lookup&, const std::vector<std::string>& texts) {
   return Join("lookup ", texts[0], " in ", texts[1]);
-}
-
-size_t Scratch(const PlainArgs<npu_lookup>& args, int threads) {
-  return LookupScratch(KernelArgs(args), threads);
-}
-
-void Execute(const PlainArgs<npu_lookup>& args, const KernelContext& context) {
-  Lookup(KernelArgs(args), context);
 }
 
 }  // namespace npu::emulator

@@ -6,21 +6,11 @@
 #include "../rules.h"
 
 namespace npu::emulator {
-namespace {
-
-ScanArgs KernelArgs(const PlainArgs<npu_scan>& args) {
-  return {args.reads[0], args.out, args.op.kind, args.op.axis, args.op.exclusive != 0};
-}
-
-}  // namespace
 
 void OperationRules::Check(const npu_scan& op) {
   const Desc data = Read(op.data, "data", false);
   const Desc out = Write(op.out);
-  int32_t kind = Number(op.kind);
-  if (kind < 0 || kind > NPU_SCAN_PRODUCT) {
-    Invalid("The kind of ", Where(), " is ", kind, ", which does not exist.");
-  }
+  CheckKind(op.kind, NPU_SCAN_PRODUCT);
   CheckAxis(op.axis, op.data, data);
   if (IsInteger(data.dtype) != IsInteger(out.dtype) || out.dtype == NPU_BOOL) {
     Declined("The data of ", Where(), " is ", Describe(op.data), " and its output ",
@@ -39,14 +29,6 @@ int64_t CyclesOf(const npu_scan&, const Machine& machine, const TensorView&,
 std::string TextOf(const npu_scan& op, const std::vector<std::string>& texts) {
   return Join("scan ", op.kind == NPU_SCAN_PRODUCT ? "product " : "sum ", texts[0], " axis ",
               op.axis, op.exclusive != 0 ? " exclusive" : "");
-}
-
-size_t Scratch(const PlainArgs<npu_scan>& args, int threads) {
-  return ScanScratch(KernelArgs(args), threads);
-}
-
-void Execute(const PlainArgs<npu_scan>& args, const KernelContext& context) {
-  Scan(KernelArgs(args), context);
 }
 
 }  // namespace npu::emulator

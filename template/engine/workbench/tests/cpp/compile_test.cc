@@ -408,17 +408,9 @@ class Expected {
   void operator()(const emulator::ReduceArgs& args) const { emulator::oracle::Reduce(args); }
   void operator()(const emulator::CopyArgs& args) const { emulator::oracle::Copy(args); }
   void operator()(const emulator::GatherArgs& args) const { emulator::oracle::Gather(args); }
-  void operator()(const PlainArgs<npu_scan>& args) const {
-    const npu_scan& op = args.op;
-    emulator::oracle::Scan({args.reads[0], args.out, op.kind, op.axis, op.exclusive != 0});
-  }
-  void operator()(const PlainArgs<npu_order>& args) const {
-    const npu_order& op = args.op;
-    emulator::oracle::Order({args.reads[0], args.out, op.axis, op.descending != 0});
-  }
-  void operator()(const PlainArgs<npu_lookup>& args) const {
-    emulator::oracle::Lookup({args.reads[0], args.reads[1], args.out});
-  }
+  void operator()(const PlainArgs<npu_scan>& args) const { emulator::oracle::Scan(args); }
+  void operator()(const PlainArgs<npu_order>& args) const { emulator::oracle::Order(args); }
+  void operator()(const PlainArgs<npu_lookup>& args) const { emulator::oracle::Lookup(args); }
   template <typename Op>
   void operator()(const PlainArgs<Op>&) const {
     throw std::logic_error("an operation without an oracle");
@@ -495,7 +487,7 @@ class Execution {
   }
   template <typename Op>
   void operator()(const PlainArgs<Op>& args) const {
-    Execute(args, Context(Scratch(args, 1)));
+    Execute(args, Context(ScratchBytes(args, 1)));
   }
 
  private:

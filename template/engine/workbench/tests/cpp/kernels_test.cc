@@ -29,6 +29,7 @@
 #include "emulator/kernels/internal.h"
 #include "emulator/kernels/oracle.h"
 #include "emulator/kernels/simd.h"
+#include "emulator/operations.h"
 #include "emulator/thread_pool.h"
 
 namespace {
@@ -1922,6 +1923,11 @@ TEST(gather) {
   }
 }
 
+// Of plain operations.
+constexpr auto kRun = [](const auto& args, const KernelContext& context) {
+  Execute(args, context);
+};
+
 TEST(scan) {
   Random random(16);
   for (int i = 0; i < 150; ++i) {
@@ -1936,14 +1942,14 @@ TEST(scan) {
                                       : AnyFloat(&random);
     Tensor x(&random, shape, dtype, IsInteger(dtype) ? Values::kBits : Values::kReal);
     Tensor y(shape, type);
-    ScanArgs args;
-    args.data = x.View();
+    PlainArgs<npu_scan> args = {};
+    args.reads[0] = x.View();
     args.out = y.View();
-    args.axis = static_cast<int32_t>(random.Between(0, static_cast<int64_t>(shape.size()) - 1));
-    args.exclusive = random.Chance(50);
-    args.kind = random.Pick({NPU_SCAN_SUM, NPU_SCAN_PRODUCT});
+    args.op.axis = static_cast<int32_t>(random.Between(0, static_cast<int64_t>(shape.size()) - 1));
+    args.op.exclusive = random.Chance(50) ? 1 : 0;
+    args.op.kind = random.Pick({NPU_SCAN_SUM, NPU_SCAN_PRODUCT});
     double tolerance = IsInteger(type) ? 0 : type == NPU_FLOAT16 ? 2e-3 : 1e-5;
-    Compare(Describe("scan", {args.data, args.out}), args, &y, tolerance, Scan, ScanScratch,
+    Compare(Describe("scan", {args.data(), args.out}), args, &y, tolerance, kRun, ScratchBytes,
             oracle::Scan);
   }
 }
@@ -1958,20 +1964,20 @@ TEST(order) {
     }
     if (random.Chance(5)) shape = {2, 1100};
     if (random.Chance(5)) shape = {1100, 600};
-    OrderArgs args;
-    args.axis = static_cast<int32_t>(random.Between(0, static_cast<int64_t>(shape.size()) - 1));
-    args.descending = random.Chance(50);
+    PlainArgs<npu_order> args = {};
+    args.op.axis = static_cast<int32_t>(random.Between(0, static_cast<int64_t>(shape.size()) - 1));
+    args.op.descending = random.Chance(50) ? 1 : 0;
     // Few different numbers: equal ones keep their order.
     npu_dtype dtype = AnyType(&random);
     Values values = random.Pick({Values::kWhole, Values::kSpecial, Values::kBits});
     Tensor x(&random, shape, dtype, values);
-    int64_t& count = shape[static_cast<size_t>(args.axis)];
+    int64_t& count = shape[static_cast<size_t>(args.op.axis)];
     count = random.Pick({count, random.Between(0, count), std::min<int64_t>(count, 1),
                          std::min<int64_t>(count, random.Between(1, 4))});
     Tensor y(shape, random.Pick({NPU_INT32, NPU_INT64}));
-    args.data = x.View();
+    args.reads[0] = x.View();
     args.out = y.View();
-    Compare(Describe("order", {args.data, args.out}), args, &y, 0, Order, OrderScratch,
+    Compare(Describe("order", {args.data(), args.out}), args, &y, 0, kRun, ScratchBytes,
             oracle::Order);
   }
 }
@@ -1984,11 +1990,11 @@ TEST(lookup) {
       Tensor data(&random, {3, 1000}, from, Values::kBits),
           table(&random, {256}, to, Values::kBits);
       Tensor out({3, 1000}, to);
-      LookupArgs args;
-      args.data = data.View();
-      args.table = table.View();
+      PlainArgs<npu_lookup> args = {};
+      args.reads[0] = data.View();
+      args.reads[1] = table.View();
       args.out = out.View();
-      Compare("lookup", args, &out, 0, Lookup, LookupScratch, oracle::Lookup);
+      Compare("lookup", args, &out, 0, kRun, ScratchBytes, oracle::Lookup);
     }
   }
 }
