@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from onnxruntime.quantization import CalibrationDataReader
 
 
+FORMS = ("qdq", "dedicated", "qoperator", "dynamic")
+"""How ONNX Runtime writes a quantized model.
+
+QuantizeLinear and DequantizeLinear, each shared by the operators that read it, or dedicated to one;
+operators on integers; and those with scales that are computed at run time.
+"""
+
+
 def calibration_batches(arguments: Sequence[Array], count: int = 4) -> list[list[Array]]:
     """Return inputs like those of a network; integers and masks are the same in each."""
     random = np.random.default_rng(0)
@@ -45,9 +53,7 @@ def quantize_onnx(
 ) -> ModelProto:
     """Quantize a model by `onnxruntime.quantization`.
 
-    `form`: "qdq", a QuantizeLinear and a DequantizeLinear, which all operators share that read it;
-    "dedicated", one for each; "qoperator", operators on integers; "dynamic", those with scales that
-    are computed at run time.
+    `form`: one of `FORMS`.
     `activations`, `weights`: types: int8 or uint8, and int16 or uint16 for activations; "dynamic"
     has uint8 activations. With uint8 activations, ONNX Runtime's sums saturate on processors
     without VNNI, so that it is not a reference there for operators on integers.
