@@ -209,7 +209,6 @@ def test_it_takes_few_files(extended: Path) -> None:
     before, after = contents(ROOT / ENGINE), contents(extended / ENGINE)
     changed = sorted(path for path in after if after[path] != before.get(path))
     print(f"a new driver operation: {len(changed)} files: {', '.join(changed)}")
-    assert f"{ENGINE}/{changed[-1]}" == OPERATION
     assert sorted(f"{ENGINE}/{path}" for path in changed) == sorted([*EDITS, OPERATION])
     # Beside these, a page shows its cycles, another its number, and the change log has a line.
     assert len(changed) + 3 <= MOST_FILES

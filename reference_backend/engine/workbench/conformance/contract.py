@@ -30,7 +30,7 @@ from .model import entry_of
 from .outcomes import Outcome
 from .region import Region, first_taken, load_module
 from .suite import NotRun, Settings
-from .workers import Announce, in_workers
+from .workers import Announce
 
 SUITE = "contract"
 
@@ -333,11 +333,6 @@ def cases(settings: Settings) -> list[str]:
     """Return the names of all cases: by op, or by engine if no op is available."""
     taken = [case.op if case else engine for engine, (case, _) in _cases().items()]
     return [f"{name}-{check.__name__}" for name in taken for check in CHECKS]
-
-
-def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Make the selected checks."""
-    yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
 
 
 def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:

@@ -26,7 +26,7 @@ from .outcomes import Outcome
 from .quantized_models import FACTORS, Joined, Variant, Work, integers_of
 from .suite import Settings
 from .weight_models import Weights
-from .workers import Announce, in_workers
+from .workers import Announce
 
 SUITE = "quantized"
 
@@ -339,11 +339,6 @@ def lacks_integers(*ops: str) -> str | None:
         if reason := work.model().decline():
             return reason
     return None
-
-
-def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the selected cases."""
-    yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
 
 
 def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:

@@ -26,7 +26,7 @@ from .imported import kind_and_message
 from .model import Model, Spec, Tensor, entry_of
 from .outcomes import Outcome
 from .suite import Settings
-from .workers import Announce, in_workers
+from .workers import Announce
 
 SUITE = "composites"
 
@@ -219,11 +219,6 @@ def essentials() -> list[str]:
             covered |= parts
             chosen.append(name)
     return chosen
-
-
-def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the selected cases."""
-    yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
 
 
 def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:

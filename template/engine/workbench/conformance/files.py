@@ -19,7 +19,7 @@ from .compiled import options_of, placement
 from .extract import CaseFile
 from .outcomes import Outcome
 from .suite import Settings
-from .workers import Announce, in_workers
+from .workers import Announce
 
 SUITE = "files"
 
@@ -30,11 +30,6 @@ CLOSE = {"float16": 2e-2}
 def cases(settings: Settings) -> list[str]:
     """Return the paths of the given case files."""
     return list(dict.fromkeys(map(str, settings.files)))
-
-
-def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the given case files."""
-    yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
 
 
 def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:

@@ -38,14 +38,14 @@ from .imported import (
 )
 from .outcomes import Outcome
 from .suite import NotRun, Settings
-from .workers import Announce, in_workers
+from .workers import Announce
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 SUITE = "onnx_nodes"
 
-_BATCH = 40
+BATCH = 40
 """The number of cases compiled together: more take longer to bisect after a failure."""
 
 
@@ -58,12 +58,6 @@ def cases(settings: Settings) -> list[str]:
     if find_spec("onnx") is None:
         raise NotRun("pip install onnx")
     return list(collect())
-
-
-def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the selected cases."""
-    chosen = settings.choose(SUITE, cases(settings))
-    yield from in_workers(SUITE, chosen, settings.jobs, _BATCH)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from .imported import kind_and_message
 from .model import Model, entry_of
 from .outcomes import Outcome
 from .suite import Settings
-from .workers import Announce, in_workers
+from .workers import Announce
 
 SUITE = "ops"
 
@@ -65,11 +65,6 @@ def essentials() -> list[str]:
         if counts[work.case.op, work.expected] <= most or entry_of(work.case.op).fuses is not None:
             chosen.append(name)
     return chosen
-
-
-def outcomes(settings: Settings) -> Iterator[Outcome]:
-    """Run the selected cases."""
-    yield from in_workers(SUITE, settings.choose(SUITE, cases(settings)), settings.jobs)
 
 
 @cache

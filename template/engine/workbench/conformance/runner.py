@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -15,6 +15,7 @@ from . import listing
 from .ledger import LEDGER, apply, expected_failures
 from .outcomes import Outcome, Result
 from .suite import Crashed, NotRun, Settings, Suite
+from .workers import MOST_TOGETHER, in_workers
 
 SUITES: dict[str, str] = {
     "ops": "each op of the table alone: values, placement, edge cases",
@@ -89,7 +90,7 @@ def meant(suites: Sequence[str], settings: Settings) -> list[str]:
 def _run(suite: str, settings: Settings, required: bool) -> list[Outcome]:
     try:
         chosen = cases_of(suite, settings)
-        found = {outcome.case: outcome for outcome in _module(suite).outcomes(settings)}
+        found = {outcome.case: outcome for outcome in _outcomes(suite, chosen, settings)}
     except Crashed as reason:
         return [Outcome(suite, "", "failed", reason=str(reason))]
     except NotRun as reason:
@@ -101,6 +102,14 @@ def _run(suite: str, settings: Settings, required: bool) -> list[Outcome]:
         for case in chosen
     ]
     return [*known, *found.values()]
+
+
+def _outcomes(suite: str, chosen: Sequence[str], settings: Settings) -> Iterator[Outcome]:
+    module = _module(suite)
+    own: Callable[[Settings], Iterator[Outcome]] | None = getattr(module, "outcomes", None)
+    if own is not None:
+        return own(settings)
+    return in_workers(suite, chosen, settings.jobs, getattr(module, "BATCH", MOST_TOGETHER))
 
 
 def _module(suite: str) -> Suite:

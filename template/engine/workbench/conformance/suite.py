@@ -5,21 +5,19 @@ A suite is a module of this package, listed in `runner.SUITES`, with
 
 - `cases(settings) -> list[str]`: the names of all its cases, cheaply; none for a suite that
   generates its cases. A suite that cannot run here raises `NotRun` with what to install.
-- `outcomes(settings) -> Iterator[Outcome]`: the outcomes of the cases that
-  `settings.choose(...)` selects. `ops.py` is the example.
-
-Cases that compile and run models belong in worker processes, `workers.in_workers`: such a
-suite also has `run_batch(cases, announce) -> Iterator[Outcome]`.
+- `run_batch(cases, announce) -> Iterator[Outcome]`: runs some of them, in a worker process, and
+  calls `announce` with the name of a case before it runs that alone. `BATCH` is how many at once.
+  `ops.py` is the example.
+- or, if it does more than that, `outcomes(settings) -> Iterator[Outcome]`: the outcomes of the
+  cases that `settings.choose(...)` selects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-
-from .outcomes import Outcome
 
 
 class NotRun(Exception):
@@ -35,9 +33,6 @@ class Suite(Protocol):
 
     def cases(self, settings: Settings) -> list[str]:
         """Return the names of all cases."""
-
-    def outcomes(self, settings: Settings) -> Iterator[Outcome]:
-        """Run the selected cases."""
 
 
 @dataclass(frozen=True)

@@ -43,12 +43,18 @@ SECONDS = 300.0
 NEEDS_TORCH = "models"
 """The suite whose workers import torch."""
 
+MOST_TOGETHER = 100
+"""The number of cases that a worker gets at once, unless the suite says otherwise."""
 _WORTH_A_WORKER = 8
 """The number of cases that justifies another process."""
 
 
 def in_workers(
-    suite: str, cases: Sequence[str], jobs: int, batch: int = 100, seconds: float = SECONDS
+    suite: str,
+    cases: Sequence[str],
+    jobs: int,
+    batch: int = MOST_TOGETHER,
+    seconds: float = SECONDS,
 ) -> Iterator[Outcome]:
     """Run cases of a suite in several processes.
 
