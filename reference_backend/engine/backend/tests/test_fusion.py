@@ -8,12 +8,13 @@ from functools import cache
 
 import pytest
 
+import quick_cases
 import support
 from backend.engine.workbench.conformance import Result, Settings, composites
 from backend.engine.workbench.conformance.cases import OPS
 from support import TABLE, declined
 
-CASES = composites.essentials()
+CASES = quick_cases.of_composites()
 
 
 @cache

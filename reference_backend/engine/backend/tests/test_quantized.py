@@ -18,6 +18,7 @@ import tvm
 from tvm import relax
 
 import backend
+import quick_cases
 import support
 from backend.engine.backend.ir.amounts import is_product
 from backend.engine.backend.ir.calls import Constant, with_arguments
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("bound_constants")
 needs = support.needs
 op = relax.op
 INTEGERS = ("int8", "uint8", "int16")
-CASES = quantized.essentials()
+CASES = quick_cases.of_quantized()
 
 
 @cache

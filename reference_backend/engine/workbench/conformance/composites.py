@@ -205,22 +205,6 @@ def cases(settings: Settings) -> list[str]:
     return list(_works())
 
 
-def essentials() -> list[str]:
-    """Return the names of a few cases: each has a part that no earlier one has.
-
-    Parts of different ops count as different, except activations.
-    """
-    covered: set[tuple[str, ...]] = set()
-    chosen = []
-    for name, work in sorted(_works().items(), key=lambda item: -len(item[1].tails)):
-        parts: set[tuple[str, ...]] = {(work.op, *map(str, work.transposed)), (work.activation,)}
-        parts |= {(work.op, part) for part in (*work.sums, work.way, work.case.dtype)}
-        if not parts <= covered:
-            covered |= parts
-            chosen.append(name)
-    return chosen
-
-
 def run_batch(names: Sequence[str], announce: Announce) -> Iterator[Outcome]:
     """Compile cases together, and run them one by one."""
     for way, options in WAYS.items():

@@ -10,7 +10,6 @@ which is a large reduction if the symbol is summed over.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -21,7 +20,7 @@ from .cases import OPS
 from .catalog_cases import Case
 from .compiled import Compiled, compile_all, compile_on_host, placement
 from .imported import kind_and_message
-from .model import Model, entry_of
+from .model import Model
 from .outcomes import Outcome
 from .suite import Settings
 from .workers import Announce
@@ -47,24 +46,6 @@ class Work:
 def cases(settings: Settings) -> list[str]:
     """Return the names of all cases."""
     return list(_works())
-
-
-def essentials() -> list[str]:
-    """Return the names of the cases that show quickly that something is wrong.
-
-    They are of one element type each: all cases of the ops that others are fused with, but no edge
-    cases; two cases of each other op, and one that the table refuses.
-    """
-    chosen: list[str] = []
-    counts: Counter[tuple[str, str]] = Counter()
-    for name, work in _works().items():
-        if work.case.dtype or "edge" in work.case.entry:
-            continue
-        counts[work.case.op, work.expected] += 1
-        most = 2 if work.expected == "all" else 1
-        if counts[work.case.op, work.expected] <= most or entry_of(work.case.op).fuses is not None:
-            chosen.append(name)
-    return chosen
 
 
 @cache

@@ -311,18 +311,6 @@ def cases(settings: Settings) -> list[str]:
     return list(_works())
 
 
-def essentials() -> list[str]:
-    """Return the names of a few cases: each has an op or a variant that no earlier one has."""
-    covered: set[object] = set()
-    chosen = []
-    for name, work in _works().items():
-        parts = {work.op, work.kind}
-        if not parts <= covered:
-            covered |= parts
-            chosen.append(name)
-    return chosen
-
-
 def first_of(op: str) -> Work | None:
     """Return the first case of an op with integers; none if it has no such form here."""
     works = (work for work in _works().values() if isinstance(work, Work) and work.op == op)

@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 import backend
+import quick_cases
 import support
 from backend.engine.backend.passes import simplify
 from backend.engine.backend.shared.backend import OPS
@@ -42,7 +43,9 @@ def number(value, dtype="float32"):
 
 # ---- Weights that are arguments -----------------------------------------------------------------
 
-CASES = [name for name in quantized.essentials() if not isinstance(quantized.find(name), Weights)]
+CASES = [
+    name for name in quick_cases.of_quantized() if not isinstance(quantized.find(name), Weights)
+]
 
 
 @cache

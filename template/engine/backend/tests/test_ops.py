@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 
+import quick_cases
 import support
 from backend.engine.workbench.conformance import Result, ops
 from backend.engine.workbench.conformance.model import entry_of
@@ -19,7 +20,7 @@ from support import SELECTED
 # capabilities.py leaves out has no tests.
 WAYS = {"constants": True, "kept_constants": False}
 FIRST = support.accepted_cases()
-CASES = ops.essentials()
+CASES = quick_cases.of_ops()
 WITH_CONSTANTS = [case for case in FIRST if case.has_constants]
 each_way = pytest.mark.parametrize("way", WAYS)
 

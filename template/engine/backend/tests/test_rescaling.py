@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+import quick_cases
 from backend.engine.backend.table.chip import ROUNDINGS, Requantize
 from backend.engine.workbench.conformance import quantized
 from backend.engine.workbench.conformance.compiled import compile_all
@@ -21,7 +22,7 @@ def model_of(name, declared):
     return quantized.find(name).model(Requantize(rounding=declared))
 
 
-QUICK = [name for name in quantized.essentials() if has_ties(name)]
+QUICK = [name for name in quick_cases.of_quantized() if has_ties(name)]
 """The first case of each op with ties, and of each way in which its results are rescaled."""
 ALL = [name for name in quantized.cases(None) if has_ties(name)]
 

@@ -20,6 +20,7 @@ import tvm_ffi
 from tvm import relax
 
 import backend
+import quick_cases
 import support
 from backend.engine.backend.libraries.asking import listening
 from backend.engine.backend.settings.options import PREFIX
@@ -907,7 +908,7 @@ def test_a_declined_case_is_reported_and_fails_only_if_strict(decline, suite):
     decline(lambda function: "not on Sundays" if declined in calls_of(function) else "")
     cases = [f"{suite}/{case}" for case in cases_of(suite, Settings())]
     declined_cases = [case for case in cases if case.startswith(f"{suite}/{mine}-")][:2]
-    rest = TAKEN if suite == "ops" else filter(is_whole, composites.essentials())
+    rest = TAKEN if suite == "ops" else filter(is_whole, quick_cases.of_composites())
     other = next((case for case in rest if not case.startswith(f"{mine}-")), None)
     if not declined_cases or other is None:
         pytest.skip("it takes a case of each of two ops")
@@ -945,7 +946,7 @@ def test_a_case_to_refuse_that_the_driver_declines_is_declined(decline):
 
 
 def test_the_reason_of_a_declined_composite_is_about_the_whole_composite(decline):
-    work = next(filter(is_whole, composites.essentials()), None)
+    work = next(filter(is_whole, quick_cases.of_composites()), None)
     if work is None:
         pytest.skip("the NPU takes no composite of several ops")
 
