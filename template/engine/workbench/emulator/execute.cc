@@ -11,35 +11,6 @@
 #include "kernels/simd.h"
 
 namespace npu::emulator {
-namespace {
-
-// One name for all kernels, and one for their scratch sizes; operations.h has those of plain
-// operations.
-void Execute(const MatMulArgs& args, const KernelContext& context) { MatMul(args, context); }
-void Execute(const ConvolutionArgs& args, const KernelContext& context) {
-  Convolution(args, context);
-}
-void Execute(const PoolArgs& args, const KernelContext& context) { Pool(args, context); }
-void Execute(const ElementwiseArgs& args, const KernelContext& context) {
-  Elementwise(args, context);
-}
-void Execute(const ReduceArgs& args, const KernelContext& context) { Reduce(args, context); }
-void Execute(const CopyArgs& args, const KernelContext& context) { Copy(args, context); }
-void Execute(const GatherArgs& args, const KernelContext& context) { Gather(args, context); }
-
-size_t ScratchBytes(const MatMulArgs& args, int threads) { return MatMulScratch(args, threads); }
-size_t ScratchBytes(const ConvolutionArgs& args, int threads) {
-  return ConvolutionScratch(args, threads);
-}
-size_t ScratchBytes(const PoolArgs& args, int threads) { return PoolScratch(args, threads); }
-size_t ScratchBytes(const ElementwiseArgs& args, int threads) {
-  return ElementwiseScratch(args, threads);
-}
-size_t ScratchBytes(const ReduceArgs& args, int threads) { return ReduceScratch(args, threads); }
-size_t ScratchBytes(const CopyArgs& args, int threads) { return CopyScratch(args, threads); }
-size_t ScratchBytes(const GatherArgs& args, int threads) { return GatherScratch(args, threads); }
-
-}  // namespace
 
 /*! \brief Turns commands into steps. */
 class Execution::Preparer {

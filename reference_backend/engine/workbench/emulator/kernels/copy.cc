@@ -279,9 +279,9 @@ void CopyElements(const CopyArgs& args, const KernelContext& context) {
 
 }  // namespace
 
-size_t CopyScratch(const CopyArgs&, int) { return 0; }
+size_t ScratchBytes(const CopyArgs&, int) { return 0; }
 
-void Copy(const CopyArgs& args, const KernelContext& context) {
+void Execute(const CopyArgs& args, const KernelContext& context) {
   WithElement(args.out.dtype, [&](auto type) {
     CopyElements<std::make_unsigned_t<decltype(type)>>(args, context);
   });

@@ -90,9 +90,9 @@ void GatherAs(const GatherArgs& args, const KernelContext& context) {
 
 }  // namespace
 
-size_t GatherScratch(const GatherArgs&, int) { return 0; }
+size_t ScratchBytes(const GatherArgs&, int) { return 0; }
 
-void Gather(const GatherArgs& args, const KernelContext& context) {
+void Execute(const GatherArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
   WithElement(args.out.dtype,
               [&](auto type) { GatherAs<std::make_unsigned_t<decltype(type)>>(args, context); });

@@ -153,12 +153,12 @@ void PackMatMulB(const TensorView& b, bool transpose_b, int32_t weight_bits, voi
   PackPanels(source, BatchCount(b), kPanelColumns, KernelContext(), static_cast<float*>(packed));
 }
 
-size_t MatMulScratch(const MatMulArgs& args, int threads) {
+size_t ScratchBytes(const MatMulArgs& args, int threads) {
   if (IsInteger(args.a.dtype)) return IntegerMatMulScratch(args, threads);
   return Plan(args, threads, Scratch(nullptr)).bytes;
 }
 
-void MatMul(const MatMulArgs& args, const KernelContext& context) {
+void Execute(const MatMulArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
   if (IsInteger(args.a.dtype)) return IntegerMatMul(args, context);
   Plan plan(args, Threads(context), Scratch(context.scratch));

@@ -181,13 +181,13 @@ PoolArgs Simplified(const PoolArgs& args) {
 
 }  // namespace
 
-size_t PoolScratch(const PoolArgs& args, int threads) {
+size_t ScratchBytes(const PoolArgs& args, int threads) {
   PoolArgs simplified = Simplified(args);
   if (simplified.kind == NPU_POOL_AVERAGE_ADAPTIVE || ElementCount(args.out) == 0) return 0;
   return Plan(simplified, threads, Scratch(nullptr)).bytes;
 }
 
-void Pool(const PoolArgs& args, const KernelContext& context) {
+void Execute(const PoolArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
   PoolArgs simplified = Simplified(args);
   if (simplified.kind == NPU_POOL_AVERAGE_ADAPTIVE) {

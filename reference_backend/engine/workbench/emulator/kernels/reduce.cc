@@ -273,12 +273,12 @@ void ForBlocks(const ReduceArgs& args, int64_t reduced, const KernelContext& con
 
 }  // namespace
 
-size_t ReduceScratch(const ReduceArgs& args, int threads) {
+size_t ScratchBytes(const ReduceArgs& args, int threads) {
   size_t number = IsInteger(args.data.dtype) ? sizeof(int64_t) : sizeof(float);
   return static_cast<size_t>(threads * WorkerNumbers(args)) * number;
 }
 
-void Reduce(const ReduceArgs& args, const KernelContext& context) {
+void Execute(const ReduceArgs& args, const KernelContext& context) {
   int64_t count = ElementCount(args.out);
   if (count == 0) return;
   if (IsInteger(args.data.dtype)) {

@@ -235,7 +235,7 @@ void WriteConstants(const Graph& graph, const Compiled& compiled, uint8_t* to) {
     if (!whole) {
       tile = Buffer(static_cast<size_t>(ElementCount(copy.out)) * ElementSize(copy.out.dtype));
       copy.out.data = tile.data();
-      Copy(copy, KernelContext());
+      Execute(copy, KernelContext());
     }
     const Operation& operation = graph.operations()[stored.packed_for];
     auto* matmul = std::get_if<npu_matmul>(&operation.op);

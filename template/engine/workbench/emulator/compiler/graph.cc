@@ -313,7 +313,7 @@ void Graph::FoldCopies() {
     std::copy_n(op.out_step, rank, args.out_step);
     args.fill = op.fill != 0;
     args.fill_value = op.fill_value;
-    Copy(args, KernelContext());
+    Execute(args, KernelContext());
   }
   operations_ = std::move(kept);
 }

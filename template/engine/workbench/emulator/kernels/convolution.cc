@@ -214,7 +214,7 @@ class SpreadConvolution {
     rest_ = scratch.Take<char>(0);
     size_t most = 0;
     ForEachPart([&](bool taps) {
-      if (taps) most = std::max(most, ConvolutionScratch(part_, threads));
+      if (taps) most = std::max(most, ScratchBytes(part_, threads));
     });
     bytes = scratch.used() + most;
   }
@@ -231,7 +231,7 @@ class SpreadConvolution {
     ForEachPart([&](bool taps) {
       if (taps) {
         Choose(weight);
-        Convolution(part_, inner);
+        Execute(part_, inner);
       } else {
         std::fill_n(static_cast<float*>(part_.out.data), ElementCount(part_.out), 0.0f);
       }
@@ -388,14 +388,14 @@ void PackConvolutionWeight(const TensorView& weight, int64_t groups, void* packe
   PackWeight(weight, groups, KernelContext(), static_cast<float*>(packed));
 }
 
-size_t ConvolutionScratch(const ConvolutionArgs& args, int threads) {
+size_t ScratchBytes(const ConvolutionArgs& args, int threads) {
   if (ElementCount(args.out) == 0) return 0;
   if (IsInteger(args.data.dtype)) return IntegerConvolutionScratch(args, threads);
   if (args.is_spread) return SpreadConvolution(args, threads, Scratch(nullptr)).bytes;
   return Plan(args, threads, Scratch(nullptr)).bytes;
 }
 
-void Convolution(const ConvolutionArgs& args, const KernelContext& context) {
+void Execute(const ConvolutionArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
   if (IsInteger(args.data.dtype)) return IntegerConvolution(args, context);
   if (args.is_spread) {

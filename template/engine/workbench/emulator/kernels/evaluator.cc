@@ -381,13 +381,13 @@ void ForParts(const ElementwiseArgs& args, const KernelContext& context, const B
 
 }  // namespace
 
-size_t ElementwiseScratch(const ElementwiseArgs& args, int threads) {
+size_t ScratchBytes(const ElementwiseArgs& args, int threads) {
   bool integers = IsIntegerProgram(args.program, args.out.dtype);
   size_t number = integers ? sizeof(int64_t) : sizeof(float);
   return static_cast<size_t>(threads * Evaluator::Registers(args.program)) * number;
 }
 
-void Elementwise(const ElementwiseArgs& args, const KernelContext& context) {
+void Execute(const ElementwiseArgs& args, const KernelContext& context) {
   int64_t count = ElementCount(args.out);
   if (count == 0) return;
   if (IsIntegerProgram(args.program, args.out.dtype) &&

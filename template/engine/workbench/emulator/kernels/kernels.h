@@ -286,26 +286,26 @@ void Halve(const uint8_t* packed, size_t bytes, uint8_t* halves);
  * \name Scratch memory, in bytes, for a pool of `threads` threads
  * @{
  */
-size_t MatMulScratch(const MatMulArgs& args, int threads);
-size_t ConvolutionScratch(const ConvolutionArgs& args, int threads);
-size_t PoolScratch(const PoolArgs& args, int threads);
-size_t ElementwiseScratch(const ElementwiseArgs& args, int threads);
-size_t ReduceScratch(const ReduceArgs& args, int threads);
-size_t CopyScratch(const CopyArgs& args, int threads);
-size_t GatherScratch(const GatherArgs& args, int threads);
+size_t ScratchBytes(const MatMulArgs& args, int threads);
+size_t ScratchBytes(const ConvolutionArgs& args, int threads);
+size_t ScratchBytes(const PoolArgs& args, int threads);
+size_t ScratchBytes(const ElementwiseArgs& args, int threads);
+size_t ScratchBytes(const ReduceArgs& args, int threads);
+size_t ScratchBytes(const CopyArgs& args, int threads);
+size_t ScratchBytes(const GatherArgs& args, int threads);
 /*! @} */
 
 /*!
  * \name Kernels
  * @{
  */
-void MatMul(const MatMulArgs& args, const KernelContext& context);
-void Convolution(const ConvolutionArgs& args, const KernelContext& context);
-void Pool(const PoolArgs& args, const KernelContext& context);
-void Elementwise(const ElementwiseArgs& args, const KernelContext& context);
-void Reduce(const ReduceArgs& args, const KernelContext& context);
-void Copy(const CopyArgs& args, const KernelContext& context);
-void Gather(const GatherArgs& args, const KernelContext& context);
+void Execute(const MatMulArgs& args, const KernelContext& context);
+void Execute(const ConvolutionArgs& args, const KernelContext& context);
+void Execute(const PoolArgs& args, const KernelContext& context);
+void Execute(const ElementwiseArgs& args, const KernelContext& context);
+void Execute(const ReduceArgs& args, const KernelContext& context);
+void Execute(const CopyArgs& args, const KernelContext& context);
+void Execute(const GatherArgs& args, const KernelContext& context);
 /*! @} */
 
 /*!

@@ -464,29 +464,8 @@ class Execution {
     return HasHalvedWeight(program_, op);
   }
 
-  void operator()(const emulator::MatMulArgs& args) const {
-    MatMul(args, Context(emulator::MatMulScratch(args, 1)));
-  }
-  void operator()(const emulator::ConvolutionArgs& args) const {
-    Convolution(args, Context(emulator::ConvolutionScratch(args, 1)));
-  }
-  void operator()(const emulator::PoolArgs& args) const {
-    Pool(args, Context(emulator::PoolScratch(args, 1)));
-  }
-  void operator()(const emulator::ElementwiseArgs& args) const {
-    Elementwise(args, Context(emulator::ElementwiseScratch(args, 1)));
-  }
-  void operator()(const emulator::ReduceArgs& args) const {
-    Reduce(args, Context(emulator::ReduceScratch(args, 1)));
-  }
-  void operator()(const emulator::CopyArgs& args) const {
-    Copy(args, Context(emulator::CopyScratch(args, 1)));
-  }
-  void operator()(const emulator::GatherArgs& args) const {
-    Gather(args, Context(emulator::GatherScratch(args, 1)));
-  }
-  template <typename Op>
-  void operator()(const PlainArgs<Op>& args) const {
+  template <typename Args>
+  void operator()(const Args& args) const {
     Execute(args, Context(ScratchBytes(args, 1)));
   }
 

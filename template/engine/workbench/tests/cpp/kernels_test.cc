@@ -326,12 +326,15 @@ class ScratchMemory {
   std::unique_ptr<void, Free> memory_;
 };
 
+constexpr auto kExecute = [](const auto& args, const KernelContext& context) {
+  Execute(args, context);
+};
+
 // Runs a kernel with each instruction set and several numbers of threads. Results must be near
 // those of the oracle, and not depend on threads.
-template <typename Args, typename Kernel>
+template <typename Args, typename Kernel = decltype(kExecute)>
 void Compare(const std::string& what, const Args& args, Tensor* out, double tolerance,
-             const Kernel& kernel, size_t (*scratch)(const Args&, int),
-             void (*reference)(const Args&)) {
+             void (*reference)(const Args&), const Kernel& kernel = kExecute) {
   std::vector<uint8_t> before = out->bytes();
   reference(args);
   Tensor want = *out;
@@ -343,7 +346,7 @@ void Compare(const std::string& what, const Args& args, Tensor* out, double tole
       // The memory of `out` must stay where it is.
       KernelContext context;
       context.pool = PoolOf(threads);
-      ScratchMemory memory(scratch(args, threads));
+      ScratchMemory memory(ScratchBytes(args, threads));
       context.scratch = memory.get();
       kernel(args, context);
       bool good = true;
@@ -433,7 +436,7 @@ void CheckMatMul(Random* random, Shape batch, int64_t rows, int64_t depth, int64
   std::string what = Describe("matmul", {args.a, args.b, args.out});
   if (args.transpose_a) what += " a transposed";
   if (args.transpose_b) what += " b transposed";
-  Compare(what, args, &out, tolerance, MatMul, MatMulScratch, oracle::MatMul);
+  Compare(what, args, &out, tolerance, oracle::MatMul);
 
   // All instruction sets must write the same packed bytes, and read them.
   std::vector<std::vector<uint8_t>> packed;
@@ -444,14 +447,14 @@ void CheckMatMul(Random* random, Shape batch, int64_t rows, int64_t depth, int64
     CHECK(packed.back() == packed.front());
   }
   args.packed_b = packed[0].data();
-  Compare(what + " packed", args, &out, tolerance, MatMul, MatMulScratch, oracle::MatMul);
+  Compare(what + " packed", args, &out, tolerance, oracle::MatMul);
   if (!MayBeHalved(args.a.dtype, args.b.dtype)) return;
   Narrow(&right);
   PackMatMulB(args.b, args.transpose_b, 0, packed[0].data());
   const std::vector<uint8_t> halves = Halved(packed[0]);
   args.packed_b = halves.data();
   args.b_halved = true;
-  Compare(what + " halved", args, &out, tolerance, MatMul, MatMulScratch, oracle::MatMul);
+  Compare(what + " halved", args, &out, tolerance, oracle::MatMul);
 }
 
 /*! \brief Floats by integer weights; `block` 0: with a single scale. */
@@ -497,7 +500,7 @@ void CheckWeights(Random* random, Shape batch, int64_t rows, int64_t depth, int6
   double tolerance = Tolerance(args.out.dtype, Values::kReal);
   std::string what = Describe("matmul", {args.a, args.b, args.out}) + " of weights of " +
                      std::to_string(bits) + " bits in blocks of " + std::to_string(block);
-  Compare(what, args, &out, tolerance, MatMul, MatMulScratch, oracle::MatMul);
+  Compare(what, args, &out, tolerance, oracle::MatMul);
   std::vector<std::vector<uint8_t>> packed;
   for (const std::string& name : InstructionSets()) {
     SelectSimd(name.c_str());
@@ -506,7 +509,7 @@ void CheckWeights(Random* random, Shape batch, int64_t rows, int64_t depth, int6
     CHECK(packed.back() == packed.front());
   }
   args.packed_b = packed[0].data();
-  Compare(what + " packed", args, &out, tolerance, MatMul, MatMulScratch, oracle::MatMul);
+  Compare(what + " packed", args, &out, tolerance, oracle::MatMul);
 }
 
 TEST(matmul) {
@@ -591,7 +594,7 @@ TEST(sums_of_integers_keep_the_low_bits) {
   args.a = a.View();
   args.b = b.View();
   args.out = out.View();
-  Compare("a long sum", args, &out, 0, MatMul, MatMulScratch, oracle::MatMul);
+  Compare("a long sum", args, &out, 0, oracle::MatMul);
   CHECK_EQ(oracle::LoadInteger(out.View(), 0), int64_t{255} * 255 * kDepth - (int64_t{1} << 32));
   // With more rows, other instructions multiply.
   constexpr int64_t kRows = 8;
@@ -599,7 +602,7 @@ TEST(sums_of_integers_keep_the_low_bits) {
   std::fill(rows.bytes().begin(), rows.bytes().end(), 255);
   args.a = rows.View();
   args.out = column_of_sums.View();
-  Compare("long sums", args, &column_of_sums, 0, MatMul, MatMulScratch, oracle::MatMul);
+  Compare("long sums", args, &column_of_sums, 0, oracle::MatMul);
   args.a = a.View();
   // The largest allowed number.
   constexpr int64_t kWideDepth = 33025;
@@ -612,13 +615,13 @@ TEST(sums_of_integers_keep_the_low_bits) {
   args.a = a.View();
   args.a_zero_point = INT16_MIN;
   args.out = wide.View();
-  Compare("a long sum of int16", args, &wide, 0, MatMul, MatMulScratch, oracle::MatMul);
+  Compare("a long sum of int16", args, &wide, 0, oracle::MatMul);
   CHECK_EQ(oracle::LoadInteger(wide.View(), 0), int64_t{0x7f7f + 32768} * 255 * kWideDepth);
   b = Tensor({kWideDepth, 1}, NPU_INT16);
   std::fill(b.bytes().begin(), b.bytes().end(), 0x80);
   args.b = b.View();
   args.b_zero_point = INT16_MAX;
-  Compare("a long sum of two int16", args, &wide, 0, MatMul, MatMulScratch, oracle::MatMul);
+  Compare("a long sum of two int16", args, &wide, 0, oracle::MatMul);
   CHECK_EQ(oracle::LoadInteger(wide.View(), 0),
            int64_t{0x7f7f + 32768} * (0x8080 - 65536 - 32767) * kWideDepth);
 }
@@ -716,14 +719,14 @@ void CheckConvolution(Random* random, const Layer& layer, bool integers = false)
   args.epilogue = epilogue.View();
   auto convolution = [&elements](ConvolutionArgs given, const KernelContext& context) {
     if (given.is_spread) given.data.data = elements.data();
-    Convolution(given, context);
+    Execute(given, context);
   };
   double tolerance = Tolerance(args.out.dtype, values);
   if (integers && !IsIntegerEpilogue(args.epilogue, args.out.dtype)) {
     tolerance = Tolerance(args.out.dtype, Values::kReal);
   }
   std::string what = Describe("convolution", {args.data, args.weight, args.out});
-  Compare(what, args, &y, tolerance, convolution, ConvolutionScratch, oracle::Convolution);
+  Compare(what, args, &y, tolerance, oracle::Convolution, convolution);
 
   std::vector<std::vector<uint8_t>> packed;
   for (const std::string& name : InstructionSets()) {
@@ -733,16 +736,14 @@ void CheckConvolution(Random* random, const Layer& layer, bool integers = false)
     CHECK(packed.back() == packed.front());
   }
   args.packed_weight = packed[0].data();
-  Compare(what + " packed", args, &y, tolerance, convolution, ConvolutionScratch,
-          oracle::Convolution);
+  Compare(what + " packed", args, &y, tolerance, oracle::Convolution, convolution);
   if (!MayBeHalved(args.data.dtype, args.weight.dtype)) return;
   Narrow(&w);
   PackConvolutionWeight(args.weight, args.groups, packed[0].data());
   const std::vector<uint8_t> halves = Halved(packed[0]);
   args.packed_weight = halves.data();
   args.weight_halved = true;
-  Compare(what + " halved", args, &y, tolerance, convolution, ConvolutionScratch,
-          oracle::Convolution);
+  Compare(what + " halved", args, &y, tolerance, oracle::Convolution, convolution);
 }
 
 void CheckConvolutions(Random* random, int count, bool depthwise, bool integers = false) {
@@ -859,8 +860,7 @@ TEST(convolution_with_weights_in_parts) {
     args.packed_weight = parts.data();
     args.weight_part = kRows;
     args.weight_pitch = static_cast<int64_t>((part + kGap) * sizeof(float));
-    Compare("weights in parts", args, &out, 0, Convolution, ConvolutionScratch,
-            oracle::Convolution);
+    Compare("weights in parts", args, &out, 0, oracle::Convolution);
   }
 }
 
@@ -895,8 +895,7 @@ TEST(convolution_onto_its_residual) {
       args.weight = w.View();
       args.epilogue = epilogue.View();
       args.out = epilogue.tensors[1].View();
-      Compare("onto its residual", args, &epilogue.tensors[1], 0, Convolution, ConvolutionScratch,
-              oracle::Convolution);
+      Compare("onto its residual", args, &epilogue.tensors[1], 0, oracle::Convolution);
     }
   }
 }
@@ -996,7 +995,7 @@ TEST(pool) {
     args.data = x.View();
     args.out = y.View();
     Compare(Describe("pool", {args.data, args.out}) + " kind " + std::to_string(args.kind), args,
-            &y, Tolerance(dtype, values), Pool, PoolScratch, oracle::Pool);
+            &y, Tolerance(dtype, values), oracle::Pool);
   }
 }
 
@@ -1013,7 +1012,7 @@ TEST(pool_of_nothing) {
       Tensor y({data[0], data[1], data[2] + 2}, NPU_FLOAT32);
       args.data = x.View();
       args.out = y.View();
-      Compare("empty pool", args, &y, 0, Pool, PoolScratch, oracle::Pool);
+      Compare("empty pool", args, &y, 0, oracle::Pool);
     }
   }
 }
@@ -1039,8 +1038,7 @@ TEST(elementwise) {
     args.out = out.View();
     std::string what = Describe("elementwise", {args.out});
     for (const TensorView& input : program.inputs) what += Describe(" ", {input});
-    Compare(what, args, &out, Tolerance(args.out.dtype, values), Elementwise, ElementwiseScratch,
-            oracle::Elementwise);
+    Compare(what, args, &out, Tolerance(args.out.dtype, values), oracle::Elementwise);
   }
 }
 
@@ -1057,7 +1055,7 @@ TEST(elementwise_of_many_elements) {
   ElementwiseArgs args;
   args.program = program.View();
   args.out = out.View();
-  Compare("large elementwise", args, &out, 0, Elementwise, ElementwiseScratch, oracle::Elementwise);
+  Compare("large elementwise", args, &out, 0, oracle::Elementwise);
 }
 
 TEST(elementwise_in_place) {
@@ -1070,8 +1068,7 @@ TEST(elementwise_in_place) {
   ElementwiseArgs args;
   args.program = program.View();
   args.out = program.inputs[0];
-  Compare("in place", args, &program.tensors[0], 0, Elementwise, ElementwiseScratch,
-          oracle::Elementwise);
+  Compare("in place", args, &program.tensors[0], 0, oracle::Elementwise);
 }
 
 // Every instruction on numbers of all kinds, and NaN. Exact, but for the functions.
@@ -1101,8 +1098,8 @@ TEST(instructions) {
     ElementwiseArgs args;
     args.program = program.View();
     args.out = out.View();
-    Compare("opcode " + std::to_string(opcode), args, &out, function ? 1e-5 : 0, Elementwise,
-            ElementwiseScratch, oracle::Elementwise);
+    Compare("opcode " + std::to_string(opcode), args, &out, function ? 1e-5 : 0,
+            oracle::Elementwise);
   }
 }
 
@@ -1274,8 +1271,7 @@ TEST(instructions_on_integers) {
       ElementwiseArgs args;
       args.program = program.View();
       args.out = out.View();
-      Compare("integer opcode " + std::to_string(opcode), args, &out, 0, Elementwise,
-              ElementwiseScratch, oracle::Elementwise);
+      Compare("integer opcode " + std::to_string(opcode), args, &out, 0, oracle::Elementwise);
     }
   }
 }
@@ -1294,10 +1290,10 @@ TEST(integers_wrap_and_quotients_are_whole) {
     ElementwiseArgs args;
     args.program = program.View();
     args.out = out.View();
-    ScratchMemory memory(ElementwiseScratch(args, 1));
+    ScratchMemory memory(ScratchBytes(args, 1));
     KernelContext context;
     context.scratch = memory.get();
-    Elementwise(args, context);
+    Execute(args, context);
     return oracle::LoadInteger(args.out, 0);
   };
   int64_t odd = (int64_t{1} << 53) + 1;
@@ -1360,7 +1356,7 @@ TEST(programs_of_integers) {
     args.out = out.View();
     std::string what = Describe("integers", {args.out});
     for (const TensorView& input : program.inputs) what += Describe(" ", {input});
-    Compare(what, args, &out, 0, Elementwise, ElementwiseScratch, oracle::Elementwise);
+    Compare(what, args, &out, 0, oracle::Elementwise);
   }
 }
 
@@ -1374,8 +1370,7 @@ TEST(integers_in_place) {
   ElementwiseArgs args;
   args.program = program.View();
   args.out = program.inputs[0];
-  Compare("integers in place", args, &program.tensors[0], 0, Elementwise, ElementwiseScratch,
-          oracle::Elementwise);
+  Compare("integers in place", args, &program.tensors[0], 0, oracle::Elementwise);
 }
 
 // ---- Conversions ----
@@ -1502,7 +1497,7 @@ void CheckReduce(Random* random, const Shape& data, uint32_t axes, npu_reduce_ki
   args.epilogue = epilogue.View();
   Compare(Describe("reduce", {args.data, args.out}) + " axes " + std::to_string(axes) + " kind " +
               std::to_string(kind),
-          args, &y, tolerance, Reduce, ReduceScratch, oracle::Reduce);
+          args, &y, tolerance, oracle::Reduce);
 }
 
 TEST(reduce) {
@@ -1533,7 +1528,7 @@ TEST(reduce) {
       args.out = y.View();
       args.kind = kind;
       args.axes = axes;
-      Compare("large reduce of integers", args, &y, 0, Reduce, ReduceScratch, oracle::Reduce);
+      Compare("large reduce of integers", args, &y, 0, oracle::Reduce);
     }
   }
 }
@@ -1549,14 +1544,14 @@ class RowKernels {
 
   // Runs them one by one from `begin` on.
   void RunEach(int begin, int end, const KernelContext& context) const {
-    if (begin < 1) Reduce(first, context);
-    if (begin < 2) Elementwise(second, context);
-    if (begin < 3) Reduce(third, context);
-    if (begin < 4 && end == 4) Elementwise(fourth, context);
+    if (begin < 1) Execute(first, context);
+    if (begin < 2) Execute(second, context);
+    if (begin < 3) Execute(third, context);
+    if (begin < 4 && end == 4) Execute(fourth, context);
   }
-  size_t ScratchBytes(int threads) const {
-    return std::max({ReduceScratch(first, threads), ElementwiseScratch(second, threads),
-                     ReduceScratch(third, threads), ElementwiseScratch(fourth, threads)});
+  size_t MemoryBytes(int threads) const {
+    return std::max({ScratchBytes(first, threads), ScratchBytes(second, threads),
+                     ScratchBytes(third, threads), ScratchBytes(fourth, threads)});
   }
   const std::vector<Tensor>& Results() const { return memory_; }
 
@@ -1690,7 +1685,7 @@ class NormalizationKernels : public RowKernels {
           {{NPU_VECTOR_LOAD, 0, 0, 0, 0}, {NPU_VECTOR_LOAD, 1, 0, 0, 0}, {opcode, 0, 1, 0, 0}},
           {from, operand});
       from = args.out = fourth.out;
-      Elementwise(args, context);
+      Execute(args, context);
     }
   }
 
@@ -1706,7 +1701,7 @@ void CheckRowKernels(const Run& run, const Args&... args) {
     SelectSimd(name.c_str());
     for (int threads : {1, 2, 5}) {
       Kernels each(args...), together(args...);
-      ScratchMemory scratch(each.ScratchBytes(threads));
+      ScratchMemory scratch(each.MemoryBytes(threads));
       KernelContext context;
       context.pool = PoolOf(threads);
       context.scratch = scratch.get();
@@ -1764,7 +1759,7 @@ int DoneAfter(void (*change)(RowKernels*)) {
   Random random(34);
   Kernels kernels(Tensor(&random, {4, 50}, NPU_FLOAT32, Values::kReal), 1, false, false);
   change(&kernels);
-  ScratchMemory scratch(kernels.ScratchBytes(1));
+  ScratchMemory scratch(kernels.MemoryBytes(1));
   KernelContext context;
   context.scratch = scratch.get();
   return RunRowSteps(kernels.first, kernels.second, kernels.third, &kernels.fourth, context);
@@ -1880,7 +1875,7 @@ TEST(copy) {
     args.data = x.View();
     if (random.Chance(5)) args.data.data = nullptr;
     args.out = y.View();
-    Compare(Describe("copy", {args.data, args.out}), args, &y, 0, Copy, CopyScratch, oracle::Copy);
+    Compare(Describe("copy", {args.data, args.out}), args, &y, 0, oracle::Copy);
   }
 }
 
@@ -1918,15 +1913,9 @@ TEST(gather) {
     args.data = x.View();
     args.indices = numbers;
     args.out = y.View();
-    Compare(Describe("gather", {args.data, args.indices, args.out}), args, &y, 0, Gather,
-            GatherScratch, oracle::Gather);
+    Compare(Describe("gather", {args.data, args.indices, args.out}), args, &y, 0, oracle::Gather);
   }
 }
-
-// Of plain operations.
-constexpr auto kRun = [](const auto& args, const KernelContext& context) {
-  Execute(args, context);
-};
 
 TEST(scan) {
   Random random(16);
@@ -1949,8 +1938,7 @@ TEST(scan) {
     args.op.exclusive = random.Chance(50) ? 1 : 0;
     args.op.kind = random.Pick({NPU_SCAN_SUM, NPU_SCAN_PRODUCT});
     double tolerance = IsInteger(type) ? 0 : type == NPU_FLOAT16 ? 2e-3 : 1e-5;
-    Compare(Describe("scan", {args.data(), args.out}), args, &y, tolerance, kRun, ScratchBytes,
-            oracle::Scan);
+    Compare(Describe("scan", {args.data(), args.out}), args, &y, tolerance, oracle::Scan);
   }
 }
 
@@ -1977,8 +1965,7 @@ TEST(order) {
     Tensor y(shape, random.Pick({NPU_INT32, NPU_INT64}));
     args.reads[0] = x.View();
     args.out = y.View();
-    Compare(Describe("order", {args.data(), args.out}), args, &y, 0, kRun, ScratchBytes,
-            oracle::Order);
+    Compare(Describe("order", {args.data(), args.out}), args, &y, 0, oracle::Order);
   }
 }
 
@@ -1994,7 +1981,7 @@ TEST(lookup) {
       args.reads[0] = data.View();
       args.reads[1] = table.View();
       args.out = out.View();
-      Compare("lookup", args, &out, 0, kRun, ScratchBytes, oracle::Lookup);
+      Compare("lookup", args, &out, 0, oracle::Lookup);
     }
   }
 }
@@ -2039,7 +2026,7 @@ TEST(rescale) {
       ElementwiseArgs args;
       args.program = program.View();
       args.out = out.View();
-      Compare("rescale", args, &out, 0, Elementwise, ElementwiseScratch, oracle::Elementwise);
+      Compare("rescale", args, &out, 0, oracle::Elementwise);
       oracle::Elementwise(args);
       CHECK_EQ(oracle::LoadInteger(out.View(), 0), wanted[rounding]);
     }
@@ -2062,7 +2049,7 @@ TEST(copy_of_bits) {
       args.out = y.View();
       for (const std::string& name : InstructionSets()) {
         SelectSimd(name.c_str());
-        Copy(args, KernelContext());
+        Execute(args, KernelContext());
         CHECK(y.bytes() == want.bytes());
       }
     }
