@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from ..ir.calls import Constant, Values, resolve, with_arguments
 from ..settings.options import Options
 from ..settings.symbols import BOUNDS_ATTRIBUTE, symbol_bounds
 from ..shared.backend import BACKEND, CHAINS_NOT_SELECTED
+from ..shared.patience import each
 from ..table.chains import wholes_of
 from ..table.reasons import Code, Reason, alone_and_fused, nearest, of_driver
 from . import ir
@@ -121,6 +122,7 @@ class Block:
                 groups.values(), key=lambda group: (group[0].phase, group[0].members[-1])
             )
             self.regions = [self._make_region(group) for group in self._groups if group[0].on_npu]
+            self._ask_each([region for region in self.regions if self._is_large(region)])
             # If the driver declines a region because of some composites, form regions without them.
             if not any([self._part(region) for region in self.regions]):
                 break
@@ -211,7 +213,7 @@ class Block:
         if region.function is None:
             return False
         count, least = len(region.calls), self._target.options.min_region_ops
-        if count < least:
+        if not self._is_large(region):
             ops = "1 op" if count == 1 else f"{count} ops"
             why = f"its region has {ops}; min_region_ops is {least}"
             other = self._neighbour(region)
@@ -234,6 +236,9 @@ class Block:
         region.reason = of_driver(declined, "the region", Code.DECLINED_REGION)
         return bool(causes)
 
+    def _is_large(self, region: Region) -> bool:
+        return len(region.calls) >= self._target.options.min_region_ops
+
     def _neighbour(self, region: Region) -> relax.Binding | None:
         """Return an op of another region that this one reads or feeds, but cannot join."""
         bindings = self._bindings
@@ -252,8 +257,8 @@ class Block:
 
         They are those that it declines alone; if there are none, the one that its sentence names.
         """
-        alone = {part: self._ask(self._region_of([part], part.results)) for part in composites}
-        causes = {part: reason for part, reason in alone.items() if reason}
+        alone = self._ask_each([self._region_of([part], part.results) for part in composites])
+        causes = {part: why for part, why in zip(composites, alone, strict=True) if why}
         if causes or self._cuts == MOST_CUTS:
             return causes
         named: dict[int, Composite] = {}
@@ -266,6 +271,12 @@ class Block:
             return {}
         self._cuts += 1
         return {named[min(named)]: declined}
+
+    def _ask_each(self, regions: Sequence[Region]) -> list[str]:
+        """Return why the driver declines regions, as `_ask`; those without outputs it takes."""
+        asked = [region for region in regions if region.function is not None]
+        each(self._ask, asked, lambda region: f"the driver compiles {len(region.calls)} ops")
+        return [self._ask(region) if region.function is not None else "" for region in regions]
 
     def _ask(self, region: Region) -> str:
         """Return why the driver declines a region that has outputs; empty if it takes it."""

@@ -18,6 +18,11 @@ class Progress:
     def __init__(self) -> None:
         self._stream = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
 
+    @property
+    def shows(self) -> bool:
+        """Whether there is a terminal."""
+        return self._stream is not None
+
     def __enter__(self) -> Progress:
         """Begin."""
         return self
