@@ -405,22 +405,46 @@ def test_quantize_and_dequantize_also_by_channel(tmp_path: Path) -> None:
     assert npu_region.onnx_reason(asked.nodes[0], asked) is None
 
 
-def test_a_whole_node_of_integers_is_between_its_scales(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["constants", "lists"])
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_a_whole_node_of_integers_is_between_its_scales(
+    tmp_path: Path, form: str, dtype: str
+) -> None:
     data, weight = numbers(4, 8, dtype="int8"), numbers(8, 3, seed=2, dtype="int8")
     bias, scales = np.array([100, -50, 3], "int32"), np.array([0.01, 0.02, 0.005], "float32")
     build = Build()
-    by_column = {"scale": build.constant(scales), "zero_point": 0, "axis": 1}
-    products = build.constant(scales * np.float32(0.1))
+    by_column: dict[str, Any] = {"scale": scales.tolist(), "zero_point": [0] * 3, "axis": 1}
+    products: Any = (scales * np.float32(0.1)).tolist()
+    if form == "constants":
+        by_column = {"scale": build.constant(scales), "zero_point": 0, "axis": 1}
+        products = build.constant(scales * np.float32(0.1))
     inputs = [
         build.input(data, quantization={"scale": 0.1, "zero_point": -5, "axis": None}),
         build.constant(weight, quantization=by_column),
         build.constant(bias, quantization={"scale": products, "zero_point": 0, "axis": 0}),
     ]
     real = (data.astype("int32") + 5) @ weight.astype("int32") + bias
-    expected = quantized(np.maximum(real * scales * 0.1, 0), 0.25, -128)
+    expected = np.maximum(real * scales * 0.1, 0).astype("float32")
     given: dict[str, Any] = {"scale": 0.25, "zero_point": -128, "axis": None}
     flags: dict[str, Any] = {"transpose_a": False, "transpose_b": False}
+    if dtype == "float32":
+        # What a residual is added to has no scale.
+        out = build.node("matmul", inputs, expected, None, (0, None), **flags)
+        found = run_onnx(build.region(out, tmp_path), [data])
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        return
+    expected = quantized(expected, 0.25, -128)
     out = build.node("matmul", inputs, expected, given, (0, None), **flags)
     found = run_onnx(build.region(out, tmp_path), [data])
     steps = np.abs(found.astype(int) - expected.astype(int))
     assert steps.max() <= 1 and (steps > 0).mean() < 0.1
+
+
+def test_integers_of_one_scale_become_those_of_another(tmp_path: Path) -> None:
+    data = numbers(3, 5, dtype="int8")
+    build = Build()
+    inside = build.input(data, quantization={"scale": 0.1, "zero_point": -5, "axis": None})
+    to: dict[str, Any] = {"scale": 0.25, "zero_point": 3, "axis": None}
+    expected = quantized((data.astype("int32") + 5) * np.float32(0.1), np.float32(0.25), 3)
+    out = build.node("quantize", [inside], expected, to, **to)
+    np.testing.assert_array_equal(run_onnx(build.region(out, tmp_path), [data]), expected)

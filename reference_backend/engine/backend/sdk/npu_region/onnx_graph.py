@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from . import protobuf
-from .region import Declined, Node
+from .region import FORMATS, Declined, Node
 
 OPSET = 17
-FORMATS = {"float32": "f", "float16": "e", "int8": "b", "uint8": "B", "int32": "i", "int64": "q"}
-"""Of element types: what `struct` calls them."""
 
 
 class Graph:

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 
 from . import protobuf
-from .onnx_graph import FORMATS, Graph
+from .onnx_graph import Graph
 from .region import Declined, Node, Quantization, Region, Value
 
 _REALS = ("float32", "float16")
@@ -151,30 +150,27 @@ class _Writer(Graph):
         return [self._names[name] for name in node.inputs if name is not None]
 
     def _result(self, node: Node) -> str:
-        out = self._region.value(node.output)
+        out, inputs = self._region.value(node.output), self._inputs(node)
         if node.op in ("quantize", "dequantize"):
-            inputs = self._inputs(node)[:1]
-            integers = out if node.op == "quantize" else self._value(node)
+            data = self._value(node)
             scales = Quantization(
-                node.attributes["scale"], node.attributes["zero_point"], node.attributes["axis"]
+                *(node.attributes[key] for key in ("scale", "zero_point", "axis"))
             )
-            return self._scaled(node.op, inputs[0], integers.dtype, scales)
-        inputs = self._inputs(node)
+            integers = out if node.op == "quantize" else data
+            name = inputs[0]
+            if node.op == "quantize" and data.dtype not in _REALS:
+                name = self._real(name, data)
+            return self._scaled(node.op, name, integers.dtype, scales)
         # A whole node of integers: what their scales say, and the same node of real numbers.
-        first = self._value(node)
-        whole = first.dtype not in _REALS and first.quantization is not None
-        whole = whole and out.quantization is not None and node.op not in _MOVES
+        given = [self._region.value(name) for name in node.inputs if name is not None]
+        whole = node.op not in _MOVES and any(value.quantization for value in given)
         if whole:
             inputs = [
-                name
-                if (item := self._region.value(given)).quantization is None
-                else self._scaled("dequantize", name, item.dtype, item.quantization)
-                for name, given in zip(
-                    inputs, (given for given in node.inputs if given is not None), strict=True
-                )
+                self._real(name, value) if value.quantization else name
+                for name, value in zip(inputs, given, strict=True)
             ]
         write: Callable[[Node, list[str]], str] | None = getattr(self, f"_{node.op}_node", None)
-        is_integer = first.dtype not in _REALS and not whole
+        is_integer = given[0].dtype not in _REALS and not whole
         if is_integer and node.op in ("matmul", "convolution"):
             node.decline("an ONNX file has no products of integers whose scales are unknown")
         read = self._value(node, 1 if node.op == "select" else 0).dtype
@@ -183,36 +179,29 @@ class _Writer(Graph):
             node.decline(f"ONNX has no {node.op} from {read} to {out.dtype} that rounds as here")
         result = (write or self._step)(node, inputs)
         result = self._limited(node, result)
-        if whole and out.quantization is not None:
+        if whole and out.dtype not in _REALS:
+            if out.quantization is None:
+                node.decline(f"ONNX has no {node.op} with integers whose scales are unknown")
             return self._scaled("quantize", result, out.dtype, out.quantization)
         return result
+
+    def _real(self, name: str, value: Value) -> str:
+        if value.quantization is None:
+            self._decline("an ONNX file has no integers whose scales are unknown")
+        return self._scaled("dequantize", name, value.dtype, value.quantization)
 
     def _scaled(self, op: str, name: str, dtype: str, scales: Quantization) -> str:
         """Quantize or dequantize; scale and zero point are both numbers, or both by axis."""
         if dtype not in ("int8", "uint8", "int32"):
             self._decline(f"ONNX quantizes to int8 and uint8, not to {dtype}")
         operator = "QuantizeLinear" if op == "quantize" else "DequantizeLinear"
+        factors, zeros = self._region.scales_of(scales)
         if scales.axis is None:
-            factor = self._number("float32", float(scales.scale))
-            zero = self._number(dtype, float(scales.zero_point))
-            return self._add(operator, [name, factor, zero])
-        lists = [self._numbers(scales.scale), self._numbers(scales.zero_point)]
-        size = max(map(len, lists))
-        factors, zeros = (item * (size // len(item)) for item in lists)
-        parameters = [
-            self._constant("float32", factors, (size,)),
-            self._constant(dtype, zeros, (size,)),
-        ]
+            parameters = [self._number("float32", factors[0]), self._number(dtype, zeros[0])]
+            return self._add(operator, [name, *parameters])
+        size = (len(factors),)
+        parameters = [self._constant("float32", factors, size), self._constant(dtype, zeros, size)]
         return self._add(operator, [name, *parameters], axis=scales.axis)
-
-    def _numbers(self, given: float | str) -> list[float]:
-        if not isinstance(given, str) or given not in self._region.values:
-            return [float(given)]
-        value = self._region.value(given)
-        if not self._region.has_elements:
-            return [1.0] * value.count
-        kind = "h" if value.dtype == "int16" else FORMATS[value.dtype]
-        return list(struct.unpack(f"<{value.count}{kind}", self._region.bytes_of(value)))
 
     def _limited(self, node: Node, name: str) -> str:
         if node.least == 0 and node.most == math.inf:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,18 @@ SIZES = {
 """How many bytes an element has."""
 
 
+FORMATS = {
+    "float32": "f",
+    "float16": "e",
+    "int8": "b",
+    "uint8": "B",
+    "int32": "i",
+    "int64": "q",
+    "int16": "h",
+}
+"""What the module `struct` calls them."""
+
+
 class Declined(Exception):
     """The SDK does not take the region, or a node of it; the message says why."""
 
@@ -34,12 +47,12 @@ class Declined(Exception):
 class Quantization:
     """What integers stand for: (integer - zero_point) * scale.
 
-    `scale` and `zero_point` are numbers or, where they differ by index of dimension `axis`, the
-    names of constants.
+    `scale` and `zero_point` are numbers or, where they differ by index of dimension `axis`, tuples
+    of numbers, or names of constants: `Region.scales_of` reads all of them.
     """
 
-    scale: float | str
-    zero_point: float | str
+    scale: float | str | tuple[float, ...]
+    zero_point: float | str | tuple[float, ...]
     axis: int | None
 
 
@@ -205,10 +218,36 @@ class Region:
 
         return numpy.frombuffer(self.bytes_of(value), value.dtype).reshape(value.shape)
 
+    def scales_of(self, quantization: Quantization) -> tuple[list[float], list[int]]:
+        """Return scales and zero points: one of each, or one for each index of the axis.
+
+        Where constants have no elements, their scales are 1, and their zero points 0.
+        """
+        given = (quantization.scale, quantization.zero_point)
+        scales, zeros = (
+            self._numbers_of(item, default) for item, default in zip(given, (1, 0), strict=True)
+        )
+        size = max(len(scales), len(zeros))
+        return scales * (size // len(scales)), [int(zero) for zero in zeros * (size // len(zeros))]
+
+    def _numbers_of(self, given: float | str | tuple[float, ...], default: float) -> list[float]:
+        if isinstance(given, tuple):
+            return [*given]
+        if not isinstance(given, str) or given not in self.values:
+            return [float(given)]
+        value = self.values[given]
+        if not self.has_elements:
+            return [default] * value.count
+        return [*struct.unpack(f"<{value.count}{FORMATS[value.dtype]}", self.bytes_of(value))]
+
     def at(self, node: Node) -> None:
         """Note which node the tool works on: a crash or a hang is then blamed on it."""
         if self.folder is not None:
             (self.folder / "node.txt").write_text(node.label, "utf-8")
+
+
+def _scale(given: float | str | list[float]) -> float | str | tuple[float, ...]:
+    return tuple(given) if isinstance(given, list) else given
 
 
 def _number(given: float | str) -> float:
@@ -225,7 +264,9 @@ def _value(item: Mapping[str, Any]) -> Value:
         item["source"],
         item.get("input"),
         item.get("offset"),
-        None if scales is None else Quantization(**scales),
+        None
+        if scales is None
+        else Quantization(_scale(scales["scale"]), _scale(scales["zero_point"]), scales["axis"]),
     )
 
 
