@@ -19,6 +19,7 @@ def terminal(monkeypatch):
         stream = io.StringIO()
         stream.isatty = lambda: True
         monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(sys, "__stderr__", stream)
         return stream
 
     return make

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,8 @@ def each(
 def _told(title: Callable[[], str]) -> Iterator[None]:
     """Say on the terminal what takes long, and since when."""
     progress = Progress()
-    if not progress.shows:
+    # A bar of a command, which also shows the time, has replaced the stream.
+    if not progress.shows or sys.stderr is not sys.__stderr__:
         yield
         return
     begin, is_done = time.monotonic(), threading.Event()
