@@ -38,6 +38,9 @@ def reason(node, region):
         return "there is no\\nadder on this chip"
     if mode == "fragile" and node.op == "add":
         os.abort()
+    if mode == "endless":
+        while True:
+            os.write(answers, b"and so on " * 999)
     if mode == "chatty":
         os.write(answers, b"one answer more\\n")
     if mode == "wary" and node.op == "add":
@@ -56,6 +59,17 @@ def compile_region(region):
     region.at(add)
     if mode == "crashes":
         os.abort()
+    if mode in ("garbage", "garbled"):
+        folder = Path(sys.argv[2])
+        noise = bytes(range(255, 0, -1)) * 9
+        names = ("answer.txt", "reason.txt", "node.txt", "program.bin")
+        for name in names[mode == "garbled":]:
+            (folder / name).write_bytes(noise)
+        if mode == "garbled":
+            (folder / "answer.txt").write_text(region.id)
+            os._exit(3)
+        os.write(2, noise[:64] + b"\\n")
+        os._exit(0)
     if mode == "fails":
         raise ValueError("the compiler is lost")
     if mode == "hangs":
@@ -221,6 +235,15 @@ def test_a_region_becomes_the_bytes_of_the_sdk(compiled: Compiled, tmp_path: Pat
             "wary",
             "the SDK's tool ended with exit code 1: ValueError: odd shapes, asked about add",
         ),
+        (
+            "garbage",
+            "the SDK's tool does not say that its answer is for this region (answer.txt): "
+            + "?" * 64,
+        ),
+        (
+            "endless",
+            "the SDK's tool answers with a line that does not end, asked about relu",
+        ),
         ("chatty", "the SDK's tool answers another question, asked about relu"),
         (
             "stranger",
@@ -239,6 +262,12 @@ def test_what_goes_wrong_is_a_decline_with_a_sentence(
 ) -> None:
     """Twice: the first failure does not spoil the second question."""
     assert compiled(mode, times=2) == [f"1 {sentence}"] * 2
+
+
+def test_a_reason_that_is_no_text_is_one_line_of_it(compiled: Compiled) -> None:
+    (line,) = compiled("garbled")
+    assert line.startswith("1 ???") and len(line) < 2500
+    assert " ~}|{zyx" in line or "?~}|{zyx" in line, line
 
 
 def test_a_tool_that_hangs_is_ended_with_what_it_started(

@@ -204,7 +204,7 @@ inline ToolAnswer RunTool(const ToolCommand& command, const Program& program,
   // The node at fault: the one that the tool named last, or the only one.
   std::string label = OneLine(ContentsOf(folder / "node.txt"));
   const std::set<std::string> labels(program.labels.begin(), program.labels.end());
-  if (label.empty() && labels.size() == 1) label = program.labels[0];
+  if (labels.count(label) == 0) label = labels.size() == 1 ? program.labels[0] : "";
   const std::string at = label.empty() ? "" : " at " + label;
   const auto fail = [&](const std::string& what) {
     const std::string last = LastLineOf(folder / "log.txt");

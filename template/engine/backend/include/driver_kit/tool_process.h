@@ -72,23 +72,47 @@ inline void WriteContents(const std::filesystem::path& path, const void* data, s
   if (!file) Decline("the file " + path.string() + " for the SDK's tool cannot be written");
 }
 
-/*! \brief A text in one line, without white space at its ends. */
-inline std::string OneLine(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+/*! \brief The length in bytes of the character at `i`; 0 if it is not UTF-8. */
+inline size_t CharacterAt(const std::string& text, size_t i) {
+  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned char first = byte(i);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() - i < length) return 0;
+  for (size_t k = 1; k < length; ++k) {
+    if (byte(i + k) < 0x80 || byte(i + k) > 0xbf) return 0;
   }
-  const size_t first = text.find_first_not_of(' ');
+  // No longer form of a shorter character, no half of a pair, nothing beyond the last one.
+  const unsigned char second = byte(i + 1);
+  const bool is_right = (first != 0xe0 || second >= 0xa0) && (first != 0xed || second < 0xa0) &&
+                        (first != 0xf0 || second >= 0x90) && (first != 0xf4 || second < 0x90);
+  return is_right ? length : 0;
+}
+
+/*! \brief A tool's text in one line, without white space at its ends, and not too long for a
+ *  sentence; what is not UTF-8 becomes question marks. */
+inline std::string OneLine(const std::string& text) {
+  constexpr size_t kMost = 2000;
+  std::string line;
+  for (size_t i = 0; i < text.size() && line.size() < kMost;) {
+    const size_t length = CharacterAt(text, i);
+    const bool is_control =
+        length == 1 && (static_cast<unsigned char>(text[i]) < 0x20 || text[i] == 0x7f);
+    line += length == 0 ? "?" : is_control ? " " : text.substr(i, length);
+    i += length == 0 ? 1 : length;
+  }
+  const size_t first = line.find_first_not_of(' ');
   if (first == std::string::npos) return "";
-  return text.substr(first, text.find_last_not_of(' ') - first + 1);
+  return line.substr(first, line.find_last_not_of(' ') - first + 1);
 }
 
 inline std::string LastLineOf(const std::filesystem::path& path) {
   std::istringstream lines(ContentsOf(path));
   std::string line, last;
   while (std::getline(lines, line)) {
-    if (!OneLine(line).empty()) last = OneLine(line);
+    if (line.find_first_not_of(" \r\t") != std::string::npos) last = line;
   }
-  return last.substr(0, 300);
+  return OneLine(last.substr(0, 300));
 }
 
 /*! \brief A new folder; deleted at the end unless it is in one that the user named. */
@@ -327,6 +351,8 @@ inline std::string EndOf(int status) {
 
 /*! \brief How long a worker may take until it reads. */
 constexpr int kSendSeconds = 600;
+/*! \brief How long a line of a worker may be. */
+constexpr size_t kMostInLine = 1 << 20;
 
 /*! \brief A process of the tool that answers on its standard output what it reads from its input.
  */
@@ -377,7 +403,7 @@ class ToolWorker {
     BeginWaiting(seconds);
     size_t at = 0;
     while ((at = received_.find('\n')) == std::string::npos) {
-      if (!ReceiveMore()) return false;
+      if (received_.size() > kMostInLine || !ReceiveMore()) return false;
     }
     *line = received_.substr(0, at);
     received_.erase(0, at + 1);
@@ -398,13 +424,13 @@ class ToolWorker {
   /*! \brief Why there was no answer, in words that follow "the SDK's tool". */
   std::string WhyNot() {
     int status = 0;
-    const bool hangs = IsOpen();
+    const bool is_endless = received_.size() > kMostInLine;
+    const bool hangs = is_endless || IsOpen();
     if (hangs) End(process_);
-    if (hangs || !WaitFor(process_, 10, &status)) {
-      process_ = -1;
-      return "gave no answer in " + std::to_string(seconds_) + " s";
-    }
+    const bool has_ended = !hangs && WaitFor(process_, 10, &status);
     process_ = -1;
+    if (is_endless) return "answers with a line that does not end";
+    if (!has_ended) return "gave no answer in " + std::to_string(seconds_) + " s";
     const std::string last = LastLineOf(folder_ / "log.txt");
     return EndOf(status) + (last.empty() ? "" : ": " + last);
   }
