@@ -99,6 +99,7 @@ QUOTED = {
         f"{WORKBENCH}/test_supported_tvm.py",
         '"--record-importers"',
     ),
+    "tvm_x run --verify": (f"{BACKEND}/test_verify.py", '"run", path, "--verify"'),
     "tvm_x report --all": (f"{WORKBENCH}/test_commands.py", '"--all"'),
     "tvm_x report --netron": (f"{BACKEND}/test_onnx_report.py", '"--netron"'),
     "git add -A": ("tests/test_adding_an_op.py", r"(git add -A && git commit -m "),

@@ -988,42 +988,7 @@ def test_an_sdk_that_takes_a_model_file(
     assert "the SDK's tool cannot be started: there is no /no/such/tool" in lines[1]
 
 
-ONNX_TOOL = """
-import sys
-
-import onnxruntime
-
-sys.path.append(sys.argv.pop(1))
-from npu_region import onnx_reason, run_tool, to_onnx
-
-
-def load(program):
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(program, settings, ["CPUExecutionProvider"])
-    return lambda inputs: session.run(None, {f"input{i}": x for i, x in enumerate(inputs)})
-
-
-sys.exit(run_tool(f"onnxruntime {onnxruntime.__version__}", onnx_reason, to_onnx, load))
-"""
-
-TOOL_RUN = """
-#include "driver_kit/tool_graph.h"
-
-constexpr npu::kit::ModelTool kTool = {"model_npu", "sdk/compile.py", __FILE__};
-
-class Graph : public npu::kit::ToolGraph {
- public:
-  Graph(const npu::kit::Program& program, const std::vector<void*>& memory)
-      : ToolGraph(kTool, program, memory) {}
-};
-
-const npu_run_api* npu_driver_run(uint32_t) {
-  static const npu_run_api api = npu::kit::RunTable<Graph>("model_npu", "0.1");
-  return &api;
-}
-"""
-
+ONNX_OVERLAY = ROOT / "tests/overlays/onnxruntime/vendor"
 ONNX_MODEL = """
 import sys
 
@@ -1031,7 +996,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-import tvm_model_npu as backend
+import tvm_acme_npu as backend
 
 random = np.random.default_rng(0)
 weight = random.standard_normal((6, 3, 3, 3), dtype="float32")
@@ -1050,9 +1015,9 @@ with builder.function("main", [x]):
         y = builder.emit_output(y)
     builder.emit_func_output(y)
 options = {"driver": "vendor", "sdk_folder": "kept"}
-report = backend.offload_report(backend.partition_for_model_npu(builder.get(), **options))
+report = backend.offload_report(backend.partition_for_acme_npu(builder.get(), **options))
 assert len(report.offloaded) == 6 and len(report.regions) == 1, report
-npu = relax.VirtualMachine(backend.compile_for_model_npu(builder.get(), options=options), tvm.cpu())
+npu = relax.VirtualMachine(backend.compile_for_acme_npu(builder.get(), options=options), tvm.cpu())
 given = random.standard_normal((2, 3, 9, 8), dtype="float32")
 host = relax.VirtualMachine(tvm.compile(builder.get(), tvm.target.Target("llvm")), tvm.cpu())
 found, expected = (machine["main"](tvm.runtime.tensor(given)).numpy() for machine in (npu, host))
@@ -1064,23 +1029,19 @@ np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 def test_onnx_runtime_as_an_sdk_in_an_interpreter_of_its_own(
     render: Callable[..., Path], workshop: Workshop, tmp_path: Path
 ) -> None:
+    """As docs/model-file.md does it."""
     pytest.importorskip("onnxruntime")
-    project = render(**_answers("model"))
+    project = tmp_path / "project"
+    shutil.copytree(render(**(_answers("model") | {"backend_name": "acme_npu"})), project)
+    shutil.copytree(ONNX_OVERLAY, project / "vendor", dirs_exist_ok=True)
     python = workshop.environment(workshop.wheel(project))
-    package = site_packages(python) / "tvm_model_npu"
-    script, tool = tmp_path / "model.py", tmp_path / "tool.py"
+    package = site_packages(python) / "tvm_acme_npu"
+    script = tmp_path / "model.py"
     script.write_text(ONNX_MODEL)
-    tool.write_text(ONNX_TOOL)
-    (tmp_path / "run.cc").write_text(TOOL_RUN)
-    run(
-        *("c++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"),
-        *("-I", project / "engine/backend/include", project / "vendor/driver/build.cc"),
-        *(tmp_path / "run.cc", "-o", package / "libtvm_model_npu_driver.so", "-pthread", "-ldl"),
-    )
-    command = f"{sys.executable} {tool} {package / 'engine/backend/sdk'}"
-    setting = {"MODEL_NPU_SDK_COMMAND": command, "MODEL_NPU_DRIVER": "vendor"}
+    command = f"{sys.executable} {package / 'vendor/sdk/compile.py'}"
+    setting = {"ACME_NPU_SDK_COMMAND": command, "ACME_NPU_DRIVER": "vendor"}
     run(python, script, cwd=tmp_path, **setting)
     assert len(list(tmp_path.glob("kept/*/program.bin"))) == 1
     suites = ("--suite", "ops,composites")
-    out = run(python, "-m", "tvm_model_npu", "conformance", *suites, cwd=tmp_path, **setting)
+    out = run(python, "-m", "tvm_acme_npu", "conformance", *suites, cwd=tmp_path, **setting)
     assert re.search(r"PASSED: [1-9]\d* passed, 0 failed", out), out
