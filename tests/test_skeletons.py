@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -1001,27 +1002,55 @@ import tvm_acme_npu as backend
 random = np.random.default_rng(0)
 weight = random.standard_normal((6, 3, 3, 3), dtype="float32")
 bias = random.standard_normal((1, 6, 1, 1), dtype="float32")
-builder = relax.BlockBuilder()
-x = relax.Var("x", relax.TensorType((2, 3, 9, 8), "float32"))
-with builder.function("main", [x]):
-    with builder.dataflow():
-        y = relax.op.nn.conv2d(x, relax.const(weight), strides=[2, 1], padding=[1, 0, 1, 2])
-        y = builder.emit(y)
-        y = builder.emit(relax.op.add(y, relax.const(bias)))
-        y = builder.emit(relax.op.nn.relu(y))
-        y = builder.emit(relax.op.nn.max_pool2d(y, [3, 3], [2, 2], ceil_mode=True))
-        y = builder.emit(relax.op.reshape(y, (2, -1)))
-        y = builder.emit(relax.op.clip(y, 0.5, 2))
-        y = builder.emit_output(y)
-    builder.emit_func_output(y)
-options = {"driver": "vendor", "sdk_folder": "kept"}
-report = backend.offload_report(backend.partition_for_acme_npu(builder.get(), **options))
-assert len(report.offloaded) == 6 and len(report.regions) == 1, report
-npu = relax.VirtualMachine(backend.compile_for_acme_npu(builder.get(), options=options), tvm.cpu())
+scales = (np.abs(weight).max(axis=(1, 2, 3)) / 127).astype("float32")
+integers = np.round(weight / scales[:, None, None, None]).astype("int8")
+
+
+def scaled(op, data, scale, zero, axis=-1):
+    kind = {"out_dtype": "int8"} if op is relax.op.quantize else {}
+    return op(data, relax.const(scale), relax.const(np.int8(zero)), axis=axis, **kind)
+
+
+def model(quantized):
+    # A convolution network, perhaps one of int8 as importers give it.
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 3, 9, 8), "float32"))
+
+    def rounded(y, scale, zero):
+        if quantized:
+            y = builder.emit(scaled(relax.op.quantize, y, np.float32(scale), zero))
+            y = builder.emit(scaled(relax.op.dequantize, y, np.float32(scale), zero))
+        return y
+
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y, w = rounded(x, 0.03, 5), relax.const(weight)
+            if quantized:
+                zeros = relax.const(np.zeros(6, "int8"))
+                w = relax.op.dequantize(relax.const(integers), relax.const(scales), zeros, axis=0)
+                w = builder.emit(w)
+            y = builder.emit(relax.op.nn.conv2d(y, w, strides=[2, 1], padding=[1, 0, 1, 2]))
+            y = builder.emit(relax.op.add(y, relax.const(bias)))
+            y = rounded(builder.emit(relax.op.nn.relu(y)), 0.1, -128)
+            y = builder.emit(relax.op.nn.max_pool2d(y, [3, 3], [2, 2], ceil_mode=True))
+            y = builder.emit(relax.op.reshape(rounded(y, 0.1, -128), (2, -1)))
+            y = builder.emit_output(builder.emit(relax.op.clip(y, 0.5, 2)))
+        builder.emit_func_output(y)
+    return builder.get()
+
+
 given = random.standard_normal((2, 3, 9, 8), dtype="float32")
-host = relax.VirtualMachine(tvm.compile(builder.get(), tvm.target.Target("llvm")), tvm.cpu())
-found, expected = (machine["main"](tvm.runtime.tensor(given)).numpy() for machine in (npu, host))
-np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+for quantized, atol in ((False, 1e-6), (True, 0.1001)):
+    mod = model(quantized)
+    options = {"driver": "vendor", "sdk_folder": f"kept{int(quantized)}"}
+    report = backend.offload_report(backend.partition_for_acme_npu(mod, **options))
+    assert len(report.offloaded) == len(report.ops) and len(report.regions) == 1, report
+    npu = relax.VirtualMachine(backend.compile_for_acme_npu(mod, options=options), tvm.cpu())
+    host = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target("llvm")), tvm.cpu())
+    found, expected = (it["main"](tvm.runtime.tensor(given)).numpy() for it in (npu, host))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)
+    # Of integers, few are a step off.
+    assert (np.abs(found - expected) > 1e-5).mean() < 0.05
 """
 
 
@@ -1032,7 +1061,8 @@ def test_onnx_runtime_as_an_sdk_in_an_interpreter_of_its_own(
     """As docs/model-file.md does it."""
     pytest.importorskip("onnxruntime")
     project = tmp_path / "project"
-    shutil.copytree(render(**(_answers("model") | {"backend_name": "acme_npu"})), project)
+    answers = {"backend_name": "acme_npu", "ops": sorted([*OPS, "dequantize", "quantize"])}
+    shutil.copytree(render(**(_answers("model") | answers)), project)
     shutil.copytree(ONNX_OVERLAY, project / "vendor", dirs_exist_ok=True)
     python = workshop.environment(workshop.wheel(project))
     package = site_packages(python) / "tvm_acme_npu"
@@ -1041,7 +1071,15 @@ def test_onnx_runtime_as_an_sdk_in_an_interpreter_of_its_own(
     command = f"{sys.executable} {package / 'vendor/sdk/compile.py'}"
     setting = {"ACME_NPU_SDK_COMMAND": command, "ACME_NPU_DRIVER": "vendor"}
     run(python, script, cwd=tmp_path, **setting)
-    assert len(list(tmp_path.glob("kept/*/program.bin"))) == 1
+    for kept in ("kept0", "kept1"):
+        assert len(list(tmp_path.glob(f"{kept}/*/program.bin"))) == 1
+    (region,) = tmp_path.glob("kept1/*/region.json")
+    data = json.loads(region.read_text())
+    values = {value["name"]: value for value in data["values"]}
+    (node,) = (node for node in data["nodes"] if node["op"] == "convolution")
+    types = [values[name]["dtype"] for name in (*node["inputs"], node["output"])]
+    assert types == ["int8", "int8", "int32", "int8"]
+    assert len(values[node["inputs"][1]]["quantization"]["scale"]) == 6
     suites = ("--suite", "ops,composites")
     out = run(python, "-m", "tvm_acme_npu", "conformance", *suites, cwd=tmp_path, **setting)
     assert re.search(r"PASSED: [1-9]\d* passed, 0 failed", out), out

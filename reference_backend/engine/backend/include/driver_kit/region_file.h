@@ -93,6 +93,22 @@ inline Fields ScalesOf(const Node& node) {
   return fields;
 }
 
+/*! \brief What the integers of a value stand for: numbers, or lists of them by `axis`. */
+inline Fields FieldsOf(const Scales& given) {
+  const bool by_axis = given.scales.size() > 1;
+  std::string scales, zero_points;
+  for (size_t i = 0; i < given.scales.size(); ++i) {
+    scales += (i == 0 ? "" : ", ") + NumberText(given.scales[i]);
+    zero_points += (i == 0 ? "" : ", ") + std::to_string(given.zero_points[i]);
+  }
+  const auto text = [by_axis](const std::string& list) {
+    return by_axis ? "[" + list + "]" : list;
+  };
+  return {{"scale", text(scales)},
+          {"zero_point", text(zero_points)},
+          {"axis", by_axis ? std::to_string(given.axis) : "null"}};
+}
+
 /*! \brief The attributes of a node, by their names in npu_driver.h. */
 inline Fields AttributesOf(const Program& program, const Node& node) {
   Fields fields;
@@ -236,6 +252,8 @@ inline Fields RegionFields(const Program& program, const std::vector<Node>& node
     if (value.source == Source::kConstant) {
       fields.emplace_back("offset", std::to_string(value.place));
     }
+    const Scales* own = program.ScalesOf(id);
+    if (own != nullptr) scales[id] = ObjectText(FieldsOf(*own));
     fields.emplace_back("quantization", scales.count(id) > 0 ? scales[id] : "null");
     append(&value_text, fields);
   }
