@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from support import ROOT, attempt, run
 
 INCLUDE = ROOT / "template/engine/backend/include"
 TOOL = f"""
+import json
 import os
 import subprocess
 import sys
@@ -87,7 +89,26 @@ def compile_region(region):
     return f"{{relu.op}}, {{add.op}} {{bias.tolist()}}".encode()
 
 
-sys.exit(run_tool(os.environ.get("SDK", "acme 1"), reason, compile_region))
+def load(program):
+    import numpy as np
+
+    if mode == "unloadable":
+        raise ValueError("this is no program")
+    bias = np.array(json.loads(program[program.index(b"[") :]), "float32")
+
+    def run(inputs):
+        if mode == "dies":
+            os.abort()
+        if mode == "noisy":
+            os.write(answers, b"\\xff nonsense\\n" * 99)
+        if mode == "long":
+            return [np.zeros(3, "float32")]
+        return [np.maximum(inputs[0], 0) + bias]
+
+    return run
+
+
+sys.exit(run_tool(os.environ.get("SDK", "acme 1"), reason, compile_region, load))
 """
 
 MAIN = """
@@ -95,6 +116,7 @@ MAIN = """
 
 #include "driver_kit/build.h"
 #include "driver_kit/model.h"
+#include "driver_kit/tool_graph.h"
 
 using namespace npu::kit;
 
@@ -109,6 +131,24 @@ std::string Reason(const Program& program, const Node& node) {
 std::vector<uint8_t> Compile(const Program& program) { return CompileByTool(kTool, program); }
 
 constexpr Driver kDriver = {"acme_npu", "1", Reason, kOptions, 5, false, Compile};
+
+// Runs a program in a process of the tool, and prints the result, or the sentence.
+void Run(const Program& program) {
+  float given[2] = {-1, 3}, found[2] = {};
+  std::vector<void*> memory(program.values.size(), nullptr);
+  for (size_t i = 0; i < memory.size(); ++i) {
+    if (program.values[i].source == Source::kInput) memory[i] = given;
+  }
+  memory[static_cast<size_t>(program.outputs[0].place)] = found;
+  std::string why;
+  const npu_status status = Try(&why, [&] {
+    ToolGraph graph(kTool, program, memory);
+    graph.Run();
+    graph.Run();
+  });
+  if (status == NPU_OK) std::printf("%g %g\\n", found[0], found[1]);
+  if (status != NPU_OK) std::printf("%d %s\\n", status, why.c_str());
+}
 
 // Compiles relu(x) + bias, and prints the SDK's bytes, or the sentence.
 void Build(const npu_build_api& api, const std::vector<npu_option>& options) {
@@ -150,6 +190,7 @@ void Build(const npu_build_api& api, const std::vector<npu_option>& options) {
     const bool is_clean = parsed.options.size() == 1 && parsed.constants == nullptr;
     std::printf("%.*s%s\\n", static_cast<int>(parsed.opaque_bytes),
                 reinterpret_cast<const char*>(parsed.opaque), is_clean ? "" : " and more");
+    if (std::getenv("ACME_NPU_SDK_COMMAND") != nullptr) Run(parsed);
     // A file whose result is a constant, which it has not.
     Program forged = parsed;
     forged.outputs[0].place = parsed.nodes[1].inputs[1];
@@ -321,6 +362,35 @@ def test_programs_and_reasons_are_not_asked_for_twice(compiled: Compiled, tmp_pa
     assert count() == 1
     assert compiled("good", sdk="acme 2", sdk_cache=cache) == [RIGHT]
     assert count() == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "line"),
+    [
+        ("good", "0.5 1"),
+        (
+            "unloadable",
+            "the SDK's tool ended with exit code 1: ValueError: this is no program",
+        ),
+        ("dies", "the SDK's tool crashed (signal 6, Aborted)"),
+        ("noisy", "the SDK's tool fails: ? nonsense"),
+        (
+            "long",
+            "the SDK's tool fails: it returns [{'dtype': 'float32', 'shape': [3]}], not "
+            "[{'dtype': 'float32', 'shape': [2]}]",
+        ),
+    ],
+)
+def test_a_program_runs_in_a_process_of_the_tool(
+    program: Path, tmp_path: Path, mode: str, line: str
+) -> None:
+    command = f"{sys.executable} {program.parents[1] / 'tool.py'} {mode}"
+    settings = {"RUNS": str(tmp_path / "runs"), "ACME_NPU_SDK_COMMAND": command}
+    built, found = run(program, "1", TMPDIR=str(tmp_path), **settings).splitlines()
+    assert built == RIGHT
+    error = re.search(r"NPU_DEVICE_ERROR = (\d+)", (INCLUDE / "npu_driver.h").read_text())
+    assert error is not None
+    assert found == (line if mode == "good" else f"{error[1]} {line}")
 
 
 def test_a_tool_that_is_nowhere_is_named(program: Path, tmp_path: Path) -> None:
