@@ -248,7 +248,7 @@ def _joined() -> Iterator[Joined]:
     fitting = [form for form in fitting if not dtypes or {form.data, form.weight} <= {*dtypes}]
     cases = [case for case in Case.all("concat") if not case.dtype]
     cases = [case for case in cases if len(next(case.specs())[1]) > 1]
-    cases = [case for case in cases if not case.model(exact=False).refusals(asked_later=False)]
+    cases = [case for case in cases if not case.model(exact=False).refusals()]
     for case, variant, _ in zip(cycle(cases), cycle(fitting), range(8), strict=False):
         yield Joined(case, variant)
     tied = [form for form in _TIED_OTHERS if _is_known(form, rescale)]
@@ -298,7 +298,8 @@ def _suits(case: Case) -> bool:
             return False
     if any(only_moves(binding.value) for binding in model.bindings):
         return False  # It has no composite of its own: it moves integers.
-    return not model.refusals(asked_later=False)
+    # Whether the driver takes it in float says nothing about integers.
+    return not model.refusals()
 
 
 def find(name: str) -> Work | Weights:
