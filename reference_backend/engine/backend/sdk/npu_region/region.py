@@ -7,7 +7,8 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -239,6 +240,39 @@ class Region:
         if not self.has_elements:
             return [default] * value.count
         return [*struct.unpack(f"<{value.count}{FORMATS[value.dtype]}", self.bytes_of(value))]
+
+    def part(self, label: str) -> Region:
+        """Return the nodes of one op of the model, to find out which op an SDK does not take.
+
+        Parameters
+        ----------
+        label
+            The label of the op's nodes.
+
+        Returns
+        -------
+        part
+            A region whose inputs and outputs are what the op reads and what others read of it.
+        """
+        nodes = [node for node in self.nodes if node.label == label]
+        written = {node.output: self.values[node.output] for node in nodes}
+        others = {name for node in self.nodes if node.label != label for name in node.inputs}
+        others |= {port.value for port in self.outputs}
+        part = copy(self)
+        part.nodes, part.folder, part.inputs = nodes, None, []
+        part.values = {**self.values}
+        for name in dict.fromkeys(name for node in nodes for name in node.inputs):
+            value = None if name is None or name in written else self.values[name]
+            if value is not None and value.source != "constant":
+                port = len(part.inputs)
+                part.values[value.name] = replace(value, source="input", input=port)
+                part.inputs.append(Port(value.dtype, value.shape))
+        part.outputs = [
+            Port(value.dtype, value.shape, name)
+            for name, value in written.items()
+            if name in others
+        ]
+        return part
 
     def at(self, node: Node) -> None:
         """Note which node the tool works on: a crash or a hang is then blamed on it."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 
 from . import protobuf
+from .copies import Box
 from .onnx_graph import Graph
 from .region import Declined, Node, Quantization, Region, Value
 
@@ -300,42 +301,26 @@ class _Writer(Graph):
 
     def _copy_node(self, node: Node, inputs: list[str]) -> str:
         data, out = self._value(node), self._region.value(node.output)
-        given = node.attributes
-        order, begin = list(given["permutation"]), list(given["out_offset"])
-        if any(step != 1 for step in given["out_step"]):
+        if any(step != 1 for step in node.attributes["out_step"]):
             node.decline("ONNX has no copy that spreads elements")
-        box = []
-        for i, source in enumerate(order):
-            start, step = given["data_offset"][source], given["data_step"][source]
-            left = data.shape[source] - start + step - 1 if step > 0 else start - step
-            box.append(min(left // abs(step), out.shape[i] - begin[i]))
-        counts = [box[order.index(i)] for i in range(len(order))]
+        box = Box.of(node, data, out)
         name = inputs[0]
-        if (tuple(counts), *map(set, (given["data_offset"], given["data_step"]))) != (
-            data.shape,
-            {0},
-            {1},
-        ) and counts:
+        if (box.sizes, {*box.begin}, {*box.steps}) != (data.shape, {0}, {1}) and box.sizes:
             ends = [
                 start + count * step
-                for start, count, step in zip(
-                    given["data_offset"], counts, given["data_step"], strict=True
-                )
+                for start, count, step in zip(box.begin, box.sizes, box.steps, strict=True)
             ]
             # An end before the first element cannot be counted from the beginning.
             ends = [end if end >= 0 else -(1 << 62) for end in ends]
-            lists = (given["data_offset"], ends, range(len(ends)), given["data_step"])
+            lists = (box.begin, ends, range(len(ends)), box.steps)
             name = self._add("Slice", [name, *(self._integers(list(item)) for item in lists)])
-        name = self._transpose(name, order)
-        after = [
-            size - start - count for size, start, count in zip(out.shape, begin, box, strict=True)
-        ]
-        if not any((*begin, *after)):
+        name = self._transpose(name, list(box.order))
+        if not any((*box.before, *box.after)):
             return name
-        if not given["fill"]:
+        if not node.attributes["fill"]:
             node.decline("ONNX has no node that writes a part of a tensor")
-        fill = self._number(data.dtype, float(given["fill_value"]))
-        return self._add("Pad", [name, self._integers([*begin, *after]), fill])
+        fill = self._number(data.dtype, float(node.attributes["fill_value"]))
+        return self._add("Pad", [name, self._integers([*box.before, *box.after]), fill])
 
     def _gather_node(self, node: Node, inputs: list[str]) -> str:
         axis, dtype = node.attributes["axis"], self._value(node, 1).dtype
