@@ -370,7 +370,7 @@ matrix = random.standard_normal((2, 5)).astype("float32")
 two = run(matrix, lambda x: quantize(x, 0.5, 3), lambda x: dequantize(x, 0.25, 4))
 assert np.array_equal(two[0], (np.rint(matrix / 0.5) - 1) * 0.25)
 assert two[1] == 1 and len(two[2]) == 1
-assert "a tensor of integers has one scale and one zero point" in two[2][0]
+assert "at this driver the integers of a tensor have one meaning" in two[2][0]
 each = run(integers, lambda x: dequantize(x, np.array([1, 2, 4]), 3))
 assert np.array_equal(each[0], (integers - 3.0) * np.array([[[1]], [[2]], [[4]]]))
 assert each[1] == 0 and "a tensor of integers has one scale and one zero point" in each[2][0]
@@ -378,7 +378,7 @@ alike = run(integers, lambda x: dequantize(x, np.array([2, 2, 2]), 3))
 assert np.array_equal(alike[0], (integers - 3.0) * 2) and alike[1:] == (1, [])
 # XNNPACK refuses such a scale when it makes the graph.
 tiny = run(matrix, lambda x: quantize(x, 1e-40, 0))
-assert tiny[1] == 0 and "a scale is positive and normal" in tiny[2][0]
+assert tiny[1] == 0 and "a scale is normal" in tiny[2][0]
 print("right")
 """
 
@@ -412,7 +412,7 @@ print(json.dumps({
 
 
 def test_a_quantized_model_is_entirely_on_it(python: Path, tmp_path: Path) -> None:
-    """Its products are those of real numbers, from constants that were dequantized."""
+    """Its products are those of integers."""
     pytest.importorskip("onnxruntime")
     script = tmp_path / "quantized.py"
     script.write_text(QUANTIZED)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -169,7 +170,16 @@ class Rewriter {
       found.scales.push_back(static_cast<float>(scale));
       found.zero_points.push_back(static_cast<int32_t>(zeros[zeros.size() == 1 ? 0 : i]));
     }
-    if (found.is_one()) return found;
+    // Scales of channels may all be the same.
+    const auto same = [](const auto& numbers) {
+      return std::adjacent_find(numbers.begin(), numbers.end(), std::not_equal_to<>()) ==
+             numbers.end();
+    };
+    if (same(found.scales) && same(found.zero_points)) {
+      found.scales.resize(1);
+      found.zero_points.resize(1);
+      return found;
+    }
     const auto rank = static_cast<int64_t>(graph_.Info(node.inputs[0]).shape.size());
     const auto axis = node.attributes.find(ffi::String("axis"));
     if (axis == node.attributes.end()) return {};

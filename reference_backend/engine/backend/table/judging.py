@@ -55,7 +55,8 @@ def judge(
 ) -> Verdict:
     """Compare results: their number, shapes, types and values.
 
-    `shares`: which share of the elements of each may differ at all; none: all of them.
+    `shares`: which share of the elements of each may differ at all, or one element if it is less;
+    none: all of them.
     """
     if len(actual) != len(expected):
         text = f"there are {len(actual)} results, {what}: {len(expected)}"
@@ -64,8 +65,10 @@ def judge(
     for index, (mine, right, limit) in enumerate(zip(actual, expected, allowed, strict=True)):
         name = f"result {index}" if len(expected) > 1 else "the result"
         judged = _judge(mine, right, limit, name, what)
-        if shares and judged.ratio <= 1 and judged.differing > shares[index] * judged.total:
-            most = int(shares[index] * judged.total)
+        most = int(shares[index] * judged.total) if shares else judged.total
+        if shares and shares[index] > 0:
+            most = max(1, most)
+        if judged.ratio <= 1 and judged.differing > most:
             text = (
                 f"{name} differs in {judged.differing} of {judged.total} elements, {what}; "
                 f"allowed: {most}"

@@ -70,7 +70,7 @@ class Buckets:
     steps
         How many.
     share
-        In how many elements at most, as a share of all; the others are exact.
+        In how many elements at most, as a share of all, or in one; the others are exact.
     """
 
     steps: int = 1

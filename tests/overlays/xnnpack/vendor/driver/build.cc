@@ -190,9 +190,8 @@ std::string IntegerReason(const Program& program, const Node& node) {
   };
   switch (node.kind) {
     case Kind::kQuantize:
-      return data == nullptr && node.inputs[1] < 0 ? "" : "XNNPACK cannot change a scale";
+      return data == nullptr ? "" : "XNNPACK cannot change a scale";
     case Kind::kDequantize:
-      return node.inputs[1] < 0 ? "" : kOneScale;
     case Kind::kReshape:
     case Kind::kCopy:
       return "";
@@ -220,6 +219,8 @@ std::string IntegerReason(const Program& program, const Node& node) {
 }
 
 std::string Reason(const Program& program, const Node& node) {
+  const bool converts = node.kind == Kind::kQuantize || node.kind == Kind::kDequantize;
+  if (converts && node.inputs[1] >= 0) return kOneScale;
   bool has_integers = false;
   for (int i = 0; i < 4; ++i) {
     const int32_t id = i < 3 ? node.inputs[i] : node.out;
