@@ -53,9 +53,9 @@ std::string Reason(const Program& program, const Node& node) {
     case Kind::kConvolution:
       return node.convolution.spatial_rank == 2 ? "" : "a window has two dimensions";
     case Kind::kPool:
-      return node.pool.spatial_rank == 2 && node.pool.kind != NPU_POOL_AVERAGE_ADAPTIVE
+      return node.pool.spatial_rank == 2 && node.pool.kind <= NPU_POOL_AVERAGE
                  ? ""
-                 : "a window has two dimensions and one size";
+                 : "a window has two dimensions, one size, and no padding that counts";
     case Kind::kReduce:
       return node.reduce.kind == NPU_REDUCE_MEAN ? "" : "it has means";
     case Kind::kReshape:
@@ -114,9 +114,24 @@ class Graph {
 
   void Run() {
     for (const Node& node : program_.nodes) Compute(node);
+    if (Has(program_, "fault", "share")) ShiftOutputs(0);
+    if (Has(program_, "fault", "one too many")) ShiftOutputs(1);
   }
 
  private:
+  /*! \brief Makes a hundredth of all results, or one, and some more a step too large or small. */
+  void ShiftOutputs(int64_t more) const {
+    for (const Value& output : program_.outputs) {
+      const auto id = static_cast<int32_t>(output.place);
+      const int64_t count = std::max<int64_t>(1, CountOf(program_.At(id)) / 100) + more;
+      if (ScalesOf(id) == nullptr) continue;
+      for (int64_t i = 0; i < std::min(count, CountOf(program_.At(id))); ++i) {
+        const double number = Stored(id, i);
+        Store(id, i, number > 0 ? number - 1 : number + 1);
+      }
+    }
+  }
+
   // ---- Elements ----
 
   const Scales* ScalesOf(int32_t id) const {
@@ -295,7 +310,6 @@ class Graph {
           ++count;
         },
         [&](int64_t place, int64_t) {
-          if (op.kind == NPU_POOL_AVERAGE_INCLUDE_PAD) count = op.window[0] * op.window[1];
           if (is_max) Store(node.out, place, most);
           if (!is_max) WriteReal(node, place, sum / static_cast<double>(count));
           sum = 0, most = -INFINITY, count = 0;

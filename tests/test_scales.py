@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support import ROOT, Workshop, lend_packages, run
+from support import ROOT, Workshop, attempt, lend_packages, run
 
 INCLUDE = ROOT / "template/engine/backend/include"
 DRIVER = ROOT / "tests/scales_driver.cc"
@@ -362,6 +363,18 @@ OPS = [
 ]
 
 SCRIPT = (ROOT / "tests/run_scales.py").read_text()
+BEFORE = "    cancellation=True,"
+RULE = '    requantize=Requantize(rounding="float32", steps=1, share=0.01),\n'
+FAULTS = {
+    "": False,
+    "scale": True,
+    "axis": True,
+    "zero": True,
+    "share": False,
+    "one too many": True,
+}
+"""What the driver does wrong, and whether the kit must see it: a hundredth of the elements may be a
+step off."""
 
 
 def _driver(place: Path, package: str, layout: int) -> Path:
@@ -382,7 +395,9 @@ def test_quantized_models_run_on_a_driver_with_scales(
     capabilities = "vendor/capabilities.py"
     copy = tmp_path / "project"
     shutil.copytree(project, copy)
-    assert "quantized=" in (copy / capabilities).read_text()
+    text = (copy / capabilities).read_text()
+    assert "quantized=" in text and text.count(BEFORE) == 1
+    (copy / capabilities).write_text(text.replace(BEFORE, RULE + BEFORE))
     python = workshop.environment(workshop.build(copy))
     lend_packages(python)
     for layout in (0, 1):
@@ -392,3 +407,17 @@ def test_quantized_models_run_on_a_driver_with_scales(
         script.write_text(SCRIPT)
         out = run(python, script, "tvm_scales_npu", cwd=tmp_path, **setting)
         assert out.splitlines()[-1] == "right", out
+    # The kit takes the right driver, whose rule has a tolerance, and catches each mistake.
+    kit = ("-m", "tvm_scales_npu", "conformance", "--suite", "quantized")
+    kit += ("--filter", "quantized/conv2d-", "--output", tmp_path)
+    for fault, is_caught in FAULTS.items():
+        done = attempt(python, *kit, cwd=tmp_path, **setting, SCALES_NPU_FAULT=fault)
+        assert done.returncode == is_caught, f"{fault}: {done.stdout}"
+        end = (
+            r"^FAILED: \d+ passed, \d+ failed"
+            if is_caught
+            else r"^PASSED: [1-9]\d+ passed, 0 failed"
+        )
+        assert re.search(end, done.stdout, re.MULTILINE), f"{fault}: {done.stdout}"
+        if fault == "one too many":
+            assert re.search(r"differs in 53 of 5291 elements, NumPy; allowed: 52", done.stdout)
