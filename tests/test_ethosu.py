@@ -154,6 +154,16 @@ def test_what_tosa_does_not_define_is_declined(
         npu_region.to_tosa(build.region(out, tmp_path))
 
 
+def test_scales_on_tensors_are_declined_with_what_to_do(tmp_path: Path) -> None:
+    build = Build(channels_last=True)
+    scales: dict[str, Any] = {"scale": 0.5, "zero_point": 0, "axis": None}
+    data = build.input(numbers(4, 3, dtype="int8"), quantization=scales)
+    like = np.zeros((4, 3), "int8")
+    out = build.node("relu", [data], like, quantization=scales, numbers=[0, 0, 0, 0])
+    with pytest.raises(npu_region.Declined, match="set `integers` in kDriver, not `scales`"):
+        npu_region.to_tosa(build.region(out, tmp_path))
+
+
 def test_check_finds_the_driver(call: Callable[..., str]) -> None:
     out = call("-m", "tvm_ethosu_npu", "check")
     print(out)

@@ -282,6 +282,8 @@ class _Writer(Graph):
     def _result(self, node: Node) -> Tensor | _Integers:
         self._enter(node)
         out = self._out(node)
+        if out.quantization is not None and node.op != "quantize":
+            node.decline("TOSA's integers are rescaled: set `integers` in kDriver, not `scales`")
         write: Callable[[Node], Tensor | _Integers]
         write = getattr(self, f"_{node.op}_node", self._step)
         result = write(node)
