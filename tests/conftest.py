@@ -30,6 +30,7 @@ LONGEST = (
     "test_port_guide.py",
     "test_xnnpack.py",
     "test_ethosu.py",
+    "test_armnn.py",
     "test_vendor_driver.py",
     "test_layout.py",
     "test_render.py",

@@ -37,6 +37,19 @@ NEEDS_XNNPACK = pytest.mark.skipif(
 )
 """Marks tests of an SDK that builds graphs."""
 
+_MISSING_ARMNN = [
+    package
+    for package, pattern in (
+        ("libarmnn-dev", "include/armnn/ArmNN.hpp"),
+        ("libarmnn-cpuref-backend22", "lib/*/armnn*/Arm_CpuRef_backend.so"),
+    )
+    if not any(Path("/usr").glob(pattern))
+]
+NEEDS_ARMNN = pytest.mark.skipif(
+    bool(_MISSING_ARMNN), reason=f"needs Arm NN: install {' and '.join(_MISSING_ARMNN)}"
+)
+"""Marks tests of an SDK with scales at tensors, which says itself what it supports."""
+
 
 def copy_template(destination: Path) -> None:
     """Copy what Copier needs of this repository."""

@@ -255,8 +255,6 @@ class Network {
         return pair(&armnn::INetwork::AddMaximumLayer);
       case NPU_STEP_MINIMUM:
         return pair(&armnn::INetwork::AddMinimumLayer);
-      case NPU_STEP_PRELU:
-        return pair(&armnn::INetwork::AddPreluLayer);
       case NPU_STEP_ABSOLUTE:
         return Unary(Operation::Abs, x(), out);
       case NPU_STEP_EXP:

@@ -1,0 +1,216 @@
+"""Arm NN 20.08 with its reference backend: an SDK with scales at tensors.
+
+The overlay contains everything that a vendor adds to the skeleton. Arm NN itself is asked about
+each node. The resulting backend, built without the emulator, passes the conformance kit's suites of
+ops, composites and integers, and runs the demo's digits and small networks, real and quantized.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import NEEDS_ARMNN, ROOT, Workshop, lend_packages, run, sources
+
+pytestmark = [pytest.mark.slow, NEEDS_ARMNN]
+
+OVERLAY = ROOT / "tests/overlays/armnn/vendor"
+OPS = [
+    "abs",
+    "adaptive_avg_pool2d",
+    "add",
+    "avg_pool2d",
+    "batch_norm",
+    "clip",
+    "conv2d",
+    "depthwise_conv2d",
+    "dequantize",
+    "divide",
+    "exp",
+    "expand_dims",
+    "flatten",
+    "floor",
+    "leakyrelu",
+    "matmul",
+    "max_pool2d",
+    "maximum",
+    "mean",
+    "minimum",
+    "multiply",
+    "negative",
+    "pad",
+    "permute_dims",
+    "quantize",
+    "relu",
+    "reshape",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "sqrt",
+    "square",
+    "squeeze",
+    "strided_slice",
+    "subtract",
+    "tanh",
+]
+QUANTIZED = {
+    "adaptive_avg_pool2d",
+    "add",
+    "avg_pool2d",
+    "clip",
+    "conv2d",
+    "depthwise_conv2d",
+    "matmul",
+    "mean",
+    "multiply",
+    "relu",
+    "sigmoid",
+    "subtract",
+    "tanh",
+}
+
+
+@pytest.fixture(scope="module")
+def python(
+    render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, workshop: Workshop
+) -> Path:
+    """Return the Python of an environment with the backend, without an emulator."""
+    project = tmp_path_factory.mktemp("armnn") / "backend"
+    skeleton = render(backend_name="armnn_npu", op_preset="custom", ops=OPS, driver="graph")
+    shutil.copytree(skeleton, project)
+    shutil.copytree(OVERLAY, project / "vendor", dirs_exist_ok=True)
+    with (project / "vendor/vendor.cmake").open("a") as file:
+        file.write("set(NPU_VENDOR_DEFAULT_DRIVER vendor)\n")
+    python = workshop.environment(workshop.build(project, EMULATOR="OFF"))
+    lend_packages(python)
+    return python
+
+
+def test_the_overlay_is_small() -> None:
+    lines = {
+        path.relative_to(OVERLAY).as_posix(): path.read_bytes().count(b"\n")
+        for path in sources(OVERLAY)
+    }
+    driver = [count for name, count in lines.items() if name.startswith("driver/")]
+    assert sum(driver) <= 650, lines
+    assert f"in three files, {sum(driver)} lines in all" in (ROOT / "docs/armnn.md").read_text()
+    assert len(driver) == 3
+
+
+def test_the_page_says_which_nodes_the_ops_became() -> None:
+    page = (ROOT / "docs/armnn.md").read_text()
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", page, re.MULTILINE)
+    assert sorted(op for row, _ in rows for op in re.findall(r"`(\w+)`", row)) == sorted(OPS)
+    driver = (OVERLAY / "driver/network.h").read_text()
+    added = set(re.findall(r"Add(\w+)Layer\b", driver)) - {"Input", "Output", "Constant"}
+    functions = re.findall(r"(?:Function|Operation)::(\w+)", driver)
+    shown = {node for _, row in rows for node in re.findall(r"`(\w+)`", row)}
+    assert shown == added - {"Activation", "ElementwiseUnary"} | set(functions)
+
+
+def test_check_runs_an_op_on_it(python: Path, tmp_path: Path) -> None:
+    out = run(python, "-m", "tvm_armnn_npu", "check", cwd=tmp_path)
+    assert "emulator library: not installed" in out
+    assert "runs on the NPU, with right values" in out
+
+
+def test_the_kit_passes(python: Path, tmp_path: Path) -> None:
+    suites = "ops,composites,quantized,contract"
+    command = ("conformance", "--suite", suites, "--output", tmp_path)
+    print(run(python, "-m", "tvm_armnn_npu", *command, cwd=tmp_path))
+    result = json.loads((tmp_path / "conformance.json").read_text())
+    for suite in suites.split(","):
+        found = result["suites"][suite]
+        assert found["passed"] > 3 * found["declined"] and found["failed"] == 0, (suite, found)
+
+    def passed(suite: str) -> set[str]:
+        cases = (case for case in result["cases"] if "refused" not in case["case"])
+        return {
+            case["op"] for case in cases if (case["suite"], case["status"]) == (suite, "passed")
+        }
+
+    assert passed("ops") == set(OPS)
+    assert passed("quantized") >= QUANTIZED
+    # What it declines is said in Arm NN's words.
+    reasons = {case["reason"] for case in result["cases"] if case["status"] == "declined"}
+    assert any("Pooling2dLayer: TensorShape set on OutputSlot[0]" in text for text in reasons)
+
+
+def test_the_digits_of_the_demo_are_right(python: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    demo = (ROOT / "docs/demo/run.py", "armnn_npu", "--fixed-batch")
+    out = run(python, *demo, cwd=tmp_path)
+    print(out)
+    assert re.search(r"18 of 20 ops on the NPU, 100\.0 % of [\d,]+ MACs, regions: 1", out)
+    assert re.findall(r"(\S+ \(.*\)) +accuracy 98\.61%", out) == [
+        "armnn_npu (vendor)",
+        "host (TVM llvm)",
+    ]
+
+
+NETWORKS = """
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import relax
+import tvm_armnn_npu as backend
+from tvm_armnn_npu.engine.backend.api import from_onnx, original_of
+from tvm_armnn_npu.engine.workbench.conformance import onnx_networks, quantized_networks
+
+
+def read(name, form):
+    if form == "qdq":
+        return quantized_networks.read(name, form)
+    model, inputs = onnx_networks.SMALL[name]()
+    return from_onnx(model), list(inputs), original_of(model).run(list(inputs))
+
+
+results = {}
+for name in ("resnet", "mobilenet"):
+    for form in ("float", "qdq"):
+        module, arguments, (expected,) = read(name, form)
+        report = backend.offload_report(backend.partition_for_armnn_npu(module))
+        with tempfile.TemporaryDirectory() as folder:
+            executable = backend.compile_for_armnn_npu(module, dump="program", dump_dir=folder)
+            (listing,) = [path.read_text() for path in Path(folder).glob("*.txt")]
+        machine = relax.VirtualMachine(executable, tvm.cpu())
+        found = machine["main"](*map(tvm.runtime.tensor, arguments)).numpy()
+        products = [line for line in listing.splitlines() if line.startswith(("conv", "matmul"))]
+        results[f"{name} {form}"] = {
+            "on_host": [f"{op.op}: {op.reason}" for op in report.on_host if not op.bookkeeping],
+            "summary": report.summary,
+            "products": len(products),
+            "of_integers": sum(", scale " in line for line in products),
+            "error": float(np.abs(found - expected).max() / np.abs(expected).max()),
+        }
+print(json.dumps(results))
+"""
+
+
+def test_networks_are_entirely_on_it(python: Path, tmp_path: Path) -> None:
+    """They are as ResNet-18 and MobileNetV2, but smaller: CpuRef is a reference, and slow."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    script = tmp_path / "networks.py"
+    script.write_text(NETWORKS)
+    found: dict[str, Any] = json.loads(run(python, script, cwd=tmp_path).splitlines()[-1])
+    print(json.dumps(found, indent=1))
+    assert list(found) == ["resnet float", "resnet qdq", "mobilenet float", "mobilenet qdq"]
+    for name, network in found.items():
+        assert network["on_host"] == [], name
+        assert "100.0 % of" in network["summary"] and "regions: 1" in network["summary"], name
+        if name.endswith("float"):
+            assert network["error"] < 1e-5 and network["of_integers"] == 0, name
+        else:
+            # A step of the result is a hundredth of its range.
+            assert network["error"] < 0.02, name
+            assert network["of_integers"] > network["products"] / 2, name
