@@ -104,6 +104,7 @@ class Network {
         Decline("Arm NN: integers without a scale are only moved and compared");
       }
     }
+    RequireOneScale(InfoOf(node.out));
     slots_[node.out] = ResultOf(node);
   }
 
@@ -172,6 +173,13 @@ class Network {
       Decline(std::string(what) + " must be a constant");
     }
     return data_(value);
+  }
+
+  /*! \brief It ends the process instead of refusing others. */
+  static void RequireOneScale(const armnn::TensorInfo& info) {
+    if (info.HasMultipleQuantizationScales()) {
+      Decline("Arm NN: only weights have scales by channel");
+    }
   }
 
   /*! \brief The elements of a value under these dimensions. */
