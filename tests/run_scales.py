@@ -272,6 +272,9 @@ def check_a_network() -> None:
         error = float(np.abs(ran.results - expected).max() / np.abs(expected).max())
         shares[lacks] = error
         assert ran.on_host == [] and ran.regions == 1, ran.on_host
+        if not lacks:
+            # Also those before and behind sums: each has its bias and its scale.
+            assert all(", scale " in node for node in ran.nodes("convolution")), ran.listing
         # A step of the result is a hundredth of its range.
         assert error < 0.02, (lacks, error)
     print(json.dumps(shares))

@@ -377,6 +377,8 @@ class Rewriter {
     for (EntryRef& head : graph_.heads) head.node = place[head.node];
     for (size_t& argument : graph_.arguments) argument = place[argument];
     graph_.nodes = std::move(kept);
+    // Of nodes that had other places.
+    to_.clear();
   }
 
   Graph graph_;
