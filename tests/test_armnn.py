@@ -7,6 +7,7 @@ ops, composites and integers, and runs the demo's digits and small networks, rea
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -152,6 +153,9 @@ def test_the_digits_of_the_demo_are_right(python: Path, tmp_path: Path) -> None:
         "armnn_npu (vendor)",
         "host (TVM llvm)",
     ]
+    if importlib.util.find_spec("onnxruntime"):
+        # Quantized by the demo with the backend's quantize_for.
+        assert re.search(r"int8 +98\.61%", out)
 
 
 NETWORKS = """
@@ -213,4 +217,4 @@ def test_networks_are_entirely_on_it(python: Path, tmp_path: Path) -> None:
         else:
             # A step of the result is a hundredth of its range.
             assert network["error"] < 0.02, name
-            assert network["of_integers"] > network["products"] / 2, name
+            assert network["of_integers"] == network["products"] > 10, name
