@@ -98,11 +98,13 @@ class Network {
     if (std::isfinite(node.least) || std::isfinite(node.most)) {
       Decline("Arm NN: no node has limits");
     }
+    int with = 0, without = 0;
     for (int32_t id : {node.inputs[0], node.inputs[1], node.out}) {
-      if (id >= 0 && program_.At(id).dtype != NPU_FLOAT32 && program_.ScalesOf(id) == nullptr &&
-          !Selects(node)) {
-        Decline("Arm NN: integers without a scale are only moved and compared");
-      }
+      if (id < 0 || program_.At(id).dtype == NPU_FLOAT32) continue;
+      ++(program_.ScalesOf(id) == nullptr ? without : with);
+    }
+    if (without > 0 && (with > 0 || !Selects(node))) {
+      Decline("Arm NN: integers without a scale are only moved and compared");
     }
     RequireOneScale(InfoOf(node.out));
     slots_[node.out] = ResultOf(node);
