@@ -628,7 +628,7 @@ def test_joined_tensors_are_rescaled_as_integers(dtype):
     rule, ends = support.TABLE.chip.requantize, np.iinfo(dtype)
     expected = [
         numpy_reference.requantize(
-            value.astype("float64") - zero, float(np.float32(scale)) / np.float32(0.02), rule
+            value.astype("float64") - zero, float(np.float32(scale)), float(np.float32(0.02)), rule
         )
         for value, (_, scale, zero) in zip(values, kinds, strict=True)
     ]
