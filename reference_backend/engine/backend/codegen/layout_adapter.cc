@@ -38,11 +38,12 @@ npu_tensor LayoutAdapter::AddTensor(const npu_tensor_desc& desc) {
 npu_tensor LayoutAdapter::AddView(npu_tensor data, const npu_tensor_desc& desc) {
   const Value& source = At(data);
   Value view(Kind::kView, desc);
-  if (source.scales.has_value()) {
-    view.scales = ScalesOfView(*source.scales, source.dims(), view.dims());
-    if (!view.scales.has_value()) {
+  if (source.scales != nullptr) {
+    const std::optional<Scales> seen = ScalesOfView(*source.scales, source.dims(), view.dims());
+    if (!seen.has_value()) {
       throw Refusal(label_ + ": a dimension with a scale for each index is split or joined");
     }
+    view.scales = std::make_shared<const Scales>(*seen);
   }
   if (IsSame(source.dims(), view.dims())) return data;
   const bool shows = source.kind == Kind::kView || source.kind == Kind::kBlocked;
@@ -168,7 +169,7 @@ npu_tensor LayoutAdapter::Write(npu_tensor tensor, const Order& order) {
 }
 
 void LayoutAdapter::DescribeForm(npu_tensor form, const Value& value, const Order& order) const {
-  if (!value.scales.has_value()) return;
+  if (value.scales == nullptr) return;
   Describe(form, npu::Permuted(*value.scales, order.data(), order.size()));
 }
 

@@ -19,6 +19,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -45,7 +46,9 @@ class LayoutAdapter : public Sink {
                          const std::string&) final;
   npu_tensor AddTensor(const npu_tensor_desc& desc) final;
   npu_tensor AddView(npu_tensor data, const npu_tensor_desc& desc) final;
-  void SetScales(npu_tensor tensor, const Scales& scales) final { At(tensor).scales = scales; }
+  void SetScales(npu_tensor tensor, const Scales& scales) final {
+    At(tensor).scales = std::make_shared<const Scales>(scales);
+  }
 #define NPU_ADD(name, reads) void Add(const npu_##name& op) final;
   NPU_OPERATIONS(NPU_ADD, )
 #undef NPU_ADD
@@ -100,7 +103,7 @@ class LayoutAdapter : public Sink {
     npu_tensor source = -1;
     Order permutation;
     Blocks blocks;
-    std::optional<Scales> scales;
+    std::shared_ptr<const Scales> scales;
     /*! \brief The driver's tensors, by their order. */
     std::map<Order, npu_tensor> forms;
     std::vector<Pending> pending;
