@@ -154,6 +154,20 @@ def test_what_tosa_does_not_define_is_declined(
         npu_region.to_tosa(build.region(out, tmp_path))
 
 
+@pytest.mark.parametrize("added, is_moved", [(-5, True), (5, False)])
+def test_what_cancels_out_is_not_computed(tmp_path: Path, added: int, is_moved: bool) -> None:
+    """Subtract 5, and add 5 or -5, within the limits of int8."""
+    build = Build(channels_last=True)
+    wide, narrow = np.zeros((4, 3), "int64"), np.zeros((4, 3), "int8")
+    value = build.input(numbers(4, 3, dtype="int8"))
+    for op, number in (("subtract", 5), ("add", added), ("maximum", -128), ("minimum", 127)):
+        constant = build.constant(np.array([number], "int64"))
+        like = narrow if op == "minimum" else wide
+        value = build.node(op, [value, constant], like, numbers=[0, 0, 0, 0])
+    text = npu_region.to_tosa(build.region(value, tmp_path))
+    assert ("tosa.rescale" in text) == is_moved
+
+
 def test_scales_on_tensors_are_declined_with_what_to_do(tmp_path: Path) -> None:
     build = Build(channels_last=True)
     scales: dict[str, Any] = {"scale": 0.5, "zero_point": 0, "axis": None}

@@ -34,6 +34,7 @@ ELEMENTS = {
 }
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
 """The least and the largest number of the types that products read."""
+PROPAGATE = "nan_mode = #tosa.nan_mode<PROPAGATE>"
 
 
 class Tensor(NamedTuple):
@@ -155,10 +156,7 @@ class Graph:
             limits = [repr(float(max(min(limit, largest), -largest))) for limit in (least, most)]
         else:
             limits = [str(int(least)), str(int(most))]
-        attributes = (
-            f"min_val = {limits[0]} : {kind}, max_val = {limits[1]} : {kind}, "
-            "nan_mode = #tosa.nan_mode<PROPAGATE>"
-        )
+        attributes = f"min_val = {limits[0]} : {kind}, max_val = {limits[1]} : {kind}, {PROPAGATE}"
         return self._add("clamp", [tensor], tensor.dtype, tensor.shape, attributes)
 
     def _rescale(

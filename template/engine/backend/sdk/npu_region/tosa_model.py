@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .copies import Box
 from .region import Node, Region, Value
-from .tosa_graph import ELEMENTS, LIMITS, Graph, Tensor, integers, transposed
+from .tosa_graph import ELEMENTS, LIMITS, PROPAGATE, Tensor, integers, transposed
+from .tosa_integers import MOST, ROUNDINGS, IntegerGraph, Integers
 
 _UNARY = {
     "absolute": "abs",
@@ -39,10 +40,6 @@ _BINARY = {
 }
 """Steps with two operands that are an operator of TOSA."""
 _REALS = ("float32", "float16")
-_ROUNDINGS = ("SINGLE_ROUND", "DOUBLE_ROUND")
-"""Roundings of TOSA, by the npu_rounding of a rescale step."""
-_MOST = 2**31 - 1
-_PROPAGATE = "nan_mode = #tosa.nan_mode<PROPAGATE>"
 
 
 def to_tosa(region: Region) -> str:
@@ -93,48 +90,11 @@ def tosa_of_node(node: Node, region: Region) -> str:
     return _Writer(region).module_of(node)
 
 
-@dataclass(frozen=True)
-class _Integers:
-    """Integers that are not written yet, since TOSA does all of this in one RESCALE.
-
-    They are (tensor - zero_point) * multiplier / 2^shift + offset, between `least` and `most`.
-    `bound` is the largest absolute value of tensor - zero_point.
-    """
-
-    tensor: Tensor
-    bound: int
-    zero_point: int = 0
-    multipliers: tuple[int, ...] = (1 << 30,)
-    shifts: tuple[int, ...] = (30,)
-    rounding: str = ""
-    """Empty where nothing is rescaled."""
-    offset: int = 0
-    least: int | None = None
-    most: int | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing happens to the tensor."""
-        return self == _Integers(self.tensor, self.bound)
-
-    @property
-    def reach(self) -> int:
-        """The largest absolute value."""
-        reach = self.bound
-        if self.rounding:
-            factors = zip(self.multipliers, self.shifts, strict=True)
-            reach = max((reach * multiplier >> shift) + 1 for multiplier, shift in factors)
-        reach += abs(self.offset)
-        if self.least is None or self.most is None:
-            return reach
-        return min(reach, max(abs(self.least), abs(self.most)))
-
-
-class _Writer(Graph):
+class _Writer(IntegerGraph):
     def __init__(self, region: Region) -> None:
-        super().__init__()
+        super().__init__(is_whole=region.has_elements)
         self._region = region
-        self._known: dict[str, Tensor | _Integers] = {}
+        self._known: dict[str, Tensor | Integers] = {}
 
     def module(self) -> str:
         region = self._region
@@ -184,21 +144,21 @@ class _Writer(Graph):
         known = self._known.get(value.name)
         if known is None:
             return self._keep(value.dtype, value.shape, self._elements(value))
-        return self._written(known) if isinstance(known, _Integers) else known
+        return self._written(known) if isinstance(known, Integers) else known
 
     def _elements(self, value: Value) -> bytes:
         if self._region.has_elements:
             return self._region.bytes_of(value)
         return bytes(value.count * ELEMENTS[value.dtype].size)
 
-    def _integers(self, value: Value) -> _Integers:
+    def _integers(self, value: Value) -> Integers:
         known = self._known.get(value.name)
-        if isinstance(known, _Integers):
+        if isinstance(known, Integers):
             return known
         if not self._region.has_elements:
-            return _Integers(self._tensor(value), 0)
-        bound = max(map(abs, LIMITS[value.dtype])) if value.dtype in LIMITS else _MOST
-        return _Integers(self._tensor(value), bound)
+            return Integers(self._tensor(value), 0)
+        bound = max(map(abs, LIMITS[value.dtype])) if value.dtype in LIMITS else MOST
+        return Integers(self._tensor(value), bound)
 
     def _constant(self, node: Node, index: int) -> tuple[int, ...] | None:
         """Return the integers of a constant operand."""
@@ -209,85 +169,17 @@ class _Writer(Graph):
             return (1,)
         return tuple(array(ELEMENTS[value.dtype].code, self._region.bytes_of(value)))
 
-    def _written(self, given: _Integers) -> Tensor:
-        """Return integers as a tensor of int32."""
-        tensor = given.tensor
-        if given.rounding or tensor.dtype in LIMITS:
-            tensor = self._rescaled(given, "int32", 0)
-        for op, number in (
-            ("add", given.offset or None),
-            ("maximum", given.least),
-            ("minimum", given.most),
-        ):
-            if number is not None:
-                other = self._ranked(self._number("int32", number), len(tensor.shape))
-                mode = "" if op == "add" else _PROPAGATE
-                tensor = self._add(op, [tensor, other], "int32", tensor.shape, mode)
-        return tensor
-
-    def _narrowed(self, given: _Integers, dtype: str) -> Tensor:
-        """Return integers as a tensor of 8 or 16 bits."""
-        if dtype == "uint8":
-            # TOSA knows int8 only, but for a RESCALE between both.
-            least, most = (None if end is None else end - 128 for end in (given.least, given.most))
-            moved = replace(given, offset=given.offset - 128, least=least, most=most)
-            return self._rescale(self._narrowed(moved, "int8"), "uint8", (0, 128))
-        least, most = LIMITS[dtype]
-        wraps = (given.least is None and given.reach > -least) or (
-            given.most is None and given.reach > most
-        )
-        # Of a node alone, the limits are not known.
-        if wraps and self._region.has_elements:
-            self._decline(f"TOSA has no {dtype} that wraps around")
-        limits = [
-            end if limit is None else max(min(limit, most), least)
-            for limit, end in ((given.least, least), (given.most, most))
-        ]
-        is_moved = given.offset != -given.zero_point
-        if given.tensor.dtype == dtype and not given.rounding and not is_moved:
-            tensor = given.tensor
-        elif least <= given.offset <= most:
-            tensor = self._rescaled(given, dtype, given.offset)
-        else:
-            sums = self._written(replace(given, least=None, most=None))
-            tensor = self._rescaled(_Integers(sums, given.reach), dtype, 0)
-        return tensor if limits == [least, most] else self._clamp(tensor, *limits)
-
-    def _rescaled(self, given: _Integers, dtype: str, offset: int) -> Tensor:
-        """Add RESCALE, where its result is defined."""
-        for multiplier, shift in zip(given.multipliers, given.shifts, strict=True):
-            if not 2 <= shift <= 62 or not 0 <= multiplier <= _MOST:
-                self._decline(f"TOSA does not rescale by {multiplier} / 2^{shift}")
-            if given.bound >= 1 << (shift - 1) or given.bound * multiplier >> shift > _MOST:
-                self._decline(
-                    f"sums may reach {given.bound}, and TOSA does not define their RESCALE by "
-                    f"{multiplier} / 2^{shift}"
-                )
-        shifted = 128 if given.tensor.dtype == "uint8" else 0
-        return self._rescale(
-            self._signed(given.tensor),
-            dtype,
-            (given.zero_point - shifted, offset),
-            given.multipliers,
-            given.shifts,
-            given.rounding or _ROUNDINGS[0],
-        )
-
-    def _signed(self, tensor: Tensor) -> Tensor:
-        """Return uint8 as int8: 128 less."""
-        return tensor if tensor.dtype != "uint8" else self._rescale(tensor, "int8", (128, 0))
-
     # ---- Nodes ----
 
-    def _result(self, node: Node) -> Tensor | _Integers:
+    def _result(self, node: Node) -> Tensor | Integers:
         self._enter(node)
         out = self._out(node)
         if out.quantization is not None and node.op != "quantize":
             node.decline("TOSA's integers are rescaled: set `integers` in kDriver, not `scales`")
-        write: Callable[[Node], Tensor | _Integers]
+        write: Callable[[Node], Tensor | Integers]
         write = getattr(self, f"_{node.op}_node", self._step)
         result = write(node)
-        if isinstance(result, _Integers):
+        if isinstance(result, Integers):
             if out.dtype in _REALS:
                 node.decline("TOSA has nothing from integers to real numbers that rounds as here")
             return self._narrowed(result, out.dtype) if out.dtype in LIMITS else result
@@ -327,7 +219,7 @@ class _Writer(Graph):
             node.decline("TOSA's pools have no dilation")
         return data, integers(pads), f"{integers(strides)}, kernel = {integers(kernel)}"
 
-    def _convolution_node(self, node: Node) -> Tensor | _Integers:
+    def _convolution_node(self, node: Node) -> Tensor | Integers:
         weight, groups = self._value(node, 1), node.attributes["groups"]
         taps = weight.shape[1:-1]
         data, pads, strides = self._window(node, self._tensor(self._value(node)), taps)
@@ -347,7 +239,7 @@ class _Writer(Graph):
         attributes = f"pad = {pads}, stride = {strides}"
         return self._product(node, op, data, (shape, elements), planes, attributes)
 
-    def _matmul_node(self, node: Node) -> Tensor | _Integers:
+    def _matmul_node(self, node: Node) -> Tensor | Integers:
         weight, given = self._value(node, 1), node.attributes
         data = self._tensor(self._value(node))
         if given["transpose_a"] or len(weight.shape) != 2:
@@ -388,7 +280,7 @@ class _Writer(Graph):
         weights: tuple[tuple[int, ...], bytes],
         shape: tuple[int, ...],
         attributes: str,
-    ) -> Tensor | _Integers:
+    ) -> Tensor | Integers:
         """Add a product whose result has this shape in TOSA."""
         out, bias = self._out(node), self._region.input_of(node, 2)
         is_real = data.dtype in _REALS
@@ -413,7 +305,7 @@ class _Writer(Graph):
         attributes = f"acc_type = {ELEMENTS[dtype].mlir}, {attributes}"
         result = self._add(op, operands, dtype, shape, attributes)
         result = self._reshape(result, out.shape)
-        return result if is_real else _Integers(result, self._largest_sum(node, weights, zeros))
+        return result if is_real else Integers(result, self._largest_sum(node, weights, zeros))
 
     def _largest_sum(
         self, node: Node, weights: tuple[tuple[int, ...], bytes], zeros: Sequence[int]
@@ -445,7 +337,7 @@ class _Writer(Graph):
         shape = (out.shape[0], *[1] * (4 - len(out.shape)), *out.shape[1:])
         if kind == "max":
             result = self._add(
-                "max_pool2d", [data], data.dtype, shape, f"{attributes}, {_PROPAGATE}"
+                "max_pool2d", [data], data.dtype, shape, f"{attributes}, {PROPAGATE}"
             )
         else:
             zero = self._number(data.dtype, 0)
@@ -455,7 +347,7 @@ class _Writer(Graph):
             result = self._rescale(result, "uint8", (0, 128))
         return self._reshape(result, out.shape)
 
-    def _reduction_node(self, node: Node) -> Tensor | _Integers:
+    def _reduction_node(self, node: Node) -> Tensor | Integers:
         data, out = self._value(node), self._out(node)
         kind = node.attributes["kind"]
         if kind not in ("sum", "max", "min"):
@@ -464,19 +356,14 @@ class _Writer(Graph):
         tensor = self._tensor(data) if given is None else self._written(given)
         for axis in node.attributes["axes"]:
             shape = [1 if i == axis else size for i, size in enumerate(tensor.shape)]
-            mode = "" if kind == "sum" else f", {_PROPAGATE}"
+            mode = "" if kind == "sum" else f", {PROPAGATE}"
             attributes = f"axis = {axis} : i32{mode}"
             tensor = self._add(f"reduce_{kind}", [tensor], tensor.dtype, shape, attributes)
         tensor = self._reshape(tensor, out.shape)
         if given is None:
             return tensor
         count = data.count // out.count if kind == "sum" else 1
-        return self._checked(_Integers(tensor, given.reach * count))
-
-    def _checked(self, given: _Integers) -> _Integers:
-        if given.bound > _MOST:
-            self._decline(f"results may reach {given.bound}, and TOSA computes with int32")
-        return given
+        return self._checked(Integers(tensor, given.reach * count))
 
     def _reshape_node(self, node: Node) -> Tensor:
         return self._reshape(self._tensor(self._value(node)), self._out(node).shape)
@@ -517,7 +404,7 @@ class _Writer(Graph):
 
     # ---- Steps ----
 
-    def _step(self, node: Node) -> Tensor | _Integers:
+    def _step(self, node: Node) -> Tensor | Integers:
         values = [self._region.value(name) for name in node.inputs if name is not None]
         dtypes = {value.dtype for value in (*values, self._out(node))}
         if dtypes <= {*_REALS}:
@@ -541,10 +428,10 @@ class _Writer(Graph):
             node.decline(f"TOSA has no {node.op}")
         if op == "mul":
             tensors = [*tensors, self._number("int8", 0)]
-        mode = _PROPAGATE if op in ("maximum", "minimum") else ""
+        mode = PROPAGATE if op in ("maximum", "minimum") else ""
         return self._add(op, tensors, tensors[0].dtype, self._out(node).shape, mode)
 
-    def _integer_step(self, node: Node, values: list[Value]) -> _Integers:
+    def _integer_step(self, node: Node, values: list[Value]) -> Integers:
         given, numbers = self._integers(values[0]), self._constant(node, 1)
         if node.op == "cast":
             return given
@@ -562,15 +449,15 @@ class _Writer(Graph):
         reaches = [item.reach for item in both]
         bound = {"multiply": math.prod(reaches), "maximum": max(reaches), "minimum": max(reaches)}
         result = self._binary(node, tensors)
-        return self._checked(_Integers(result, bound.get(node.op, sum(reaches))))
+        return self._checked(Integers(result, bound.get(node.op, sum(reaches))))
 
-    def _rescale_step(self, node: Node, given: _Integers) -> _Integers:
+    def _rescale_step(self, node: Node, given: Integers) -> Integers:
         multipliers, shifts = self._constant(node, 1), self._constant(node, 2)
         rounding = int(node.attributes["numbers"][3])
-        if multipliers is None or shifts is None or rounding >= len(_ROUNDINGS):
+        if multipliers is None or shifts is None or rounding >= len(ROUNDINGS):
             node.decline("TOSA rounds otherwise")
         if given.rounding or given.offset or given.least is not None or given.most is not None:
-            given = _Integers(self._written(given), given.reach)
+            given = Integers(self._written(given), given.reach)
         count = max(len(multipliers), len(shifts))
         if count > 1 and (
             given.tensor.shape[-1] != count or self._value(node, 1).shape[-1] != count
@@ -582,22 +469,5 @@ class _Writer(Graph):
             given,
             multipliers=multipliers * (count // len(multipliers)),
             shifts=shifts * (count // len(shifts)),
-            rounding=_ROUNDINGS[rounding],
+            rounding=ROUNDINGS[rounding],
         )
-
-    def _with_number(self, op: str, given: _Integers, number: int) -> _Integers | None:
-        """Return integers after a step with one number, or None if it has to be written."""
-        is_limited = given.least is not None or given.most is not None
-        if op in ("add", "subtract"):
-            change = number if op == "add" else -number
-            if is_limited:
-                given = _Integers(self._written(given), given.reach)
-            if given.is_plain and given.tensor.dtype in LIMITS:
-                return replace(given, zero_point=-change, bound=given.bound + abs(change))
-            return replace(given, offset=given.offset + change)
-        if op == "maximum" and given.most is None:
-            least = number if given.least is None else max(number, given.least)
-            return replace(given, least=least)
-        if op == "minimum" and (given.least is None or given.least <= number):
-            return replace(given, most=number if given.most is None else min(number, given.most))
-        return None
