@@ -27,6 +27,7 @@ from backend.engine.backend.shared.backend import OPS
 from backend.engine.backend.table.chip import ROUNDINGS, Chip, Limits, Requantize
 from backend.engine.backend.table.patterns import make_patterns
 from backend.engine.backend.table.table import Table
+from backend.engine.backend.table.tolerances import Buckets, Exact
 from backend.engine.backend.verification.originals import original_of
 from backend.engine.workbench.conformance import (
     numpy_reference,
@@ -104,6 +105,27 @@ def test_an_impossible_rule_is_refused():
         Requantize(rounding="up")
     with pytest.raises(ValueError, match="shifts are 5 to 2"):
         Requantize(shifts=(5, 2))
+    with pytest.raises(ValueError, match=r"1 steps off in a share of 2; supported"):
+        Requantize(steps=1, share=2)
+    with pytest.raises(ValueError, match="steps is -1"):
+        Buckets(-1)
+
+
+def test_a_chip_may_rescale_in_float32():
+    """A sum of 25 bits loses one before it is rescaled; halves go to even."""
+    sums = np.array([1, 3, 5, -3, 2**24 + 1, -(2**24) - 1, 7], np.float64)
+    scale, step = np.float64(np.float32(0.1)) * np.float64(np.float32(0.3)), np.float32(0.06)
+    rule = Requantize(rounding="float32")
+    found = numpy_reference.requantize(sums, scale, step, rule)
+    single = np.float32(scale) / step
+    assert [*found] == [float(np.rint(np.float32(value) * single)) for value in sums]
+    assert found[4] == np.rint(np.float32(2**24) * single) == -found[5]
+    ties = numpy_reference.requantize(np.array([1.0, 3.0, 5.0, -3.0]), 0.5, 1, rule)
+    assert [*ties] == [0, 2, 2, -2]
+    # Codegen gets a rule that drivers with steps could have.
+    assert rule.numbers[-1] == ROUNDINGS.index("half_even")
+    assert rule.tolerance == Exact()
+    assert Requantize(rounding="float32", steps=1, share=0.01).tolerance == Buckets(1, 0.01)
 
 
 # ---- A network ----------------------------------------------------------------------------------
@@ -176,6 +198,7 @@ def on_both(mod, value):
 def test_a_network_is_integers_from_its_input_to_its_output():
     mod = build([IMAGE], network)
     skip_without_integers("conv2d", "matmul")
+    support.skip_where_declined(mod)
     report = support.placement(support.partition_for(mod), "main")
     (labels,) = report.regions
     assert sorted(labels) == sorted(
@@ -309,6 +332,7 @@ def test_float_weights_that_a_model_quantizes_are_quantized_when_it_is_compiled(
     assert sorted(str(item.dtype) for item in arrays if item.size > 100) == ["int8"] * 2
     (numbers,) = (item for item in arrays if item.shape == (16, 8, 3, 3))
     assert numbers[0, 0, 0].tolist() == [127, -128, 2]
+    support.skip_where_declined(mod)
     (labels,) = support.placement(support.partition_for(mod), "main").regions
     assert {"quantized_conv2d", "quantized_matmul"} <= set(labels)
     found, expected = on_both(mod, RNG.standard_normal((1, 8, 12, 12)).astype("float32"))
@@ -1278,7 +1302,11 @@ def test_weights_with_other_scales_are_dequantized_when_the_model_runs():
 
     mod = build([X], body)
     report = support.placement(support.partition_for(mod), "main")
-    assert report.regions == [["dequantize", "matmul"]]
+    # Where weights become real numbers when the model is compiled, any scales will do.
+    whole = [["weight_only_matmul"]]
+    assert report.regions == [["dequantize", "matmul"]] or (
+        report.regions == whole and not support.IS_EMULATOR
+    )
     x = RNG.standard_normal((3, 64)).astype("float32")
     found = relax.VirtualMachine(compile_for(mod), tvm.cpu())["main"](tvm.runtime.tensor(x))
     np.testing.assert_allclose(found.numpy(), x @ (numbers * scales[:, None]), rtol=1e-4, atol=1e-3)

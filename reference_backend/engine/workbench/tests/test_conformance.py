@@ -62,6 +62,7 @@ from backend.engine.workbench.conformance.ledger import (
     expected_failures,
     read_ledger,
 )
+from backend.engine.workbench.conformance.model import Model, Tensor
 from backend.engine.workbench.conformance.pages import as_html, as_markdown
 from backend.engine.workbench.conformance.region import Region, ask_about, first_taken
 from backend.engine.workbench.conformance.workers import in_workers
@@ -168,6 +169,30 @@ def test_another_number_shape_or_type_of_results_is_seen(tolerance):
     second = values.copy()
     second[0, 0] += 1
     assert "result 1 is wrong" in judge([values, second], [values, values], limits * 2).text
+
+
+def test_steps_may_be_allowed_in_a_share_of_the_elements():
+    values = np.arange(100, dtype="int8").reshape(10, 10)
+    model = Model("steps")
+    model.outputs = [Tensor(None, {1: values})]
+
+    def verdict(count, share, by=1):
+        model.steps = [{1: Step(Buckets(1, share), 1, ("int8",), 0.0)}]
+        found = values.copy()
+        found.reshape(-1)[:count] += np.int8(by)
+        return model.judge(1, [found])
+
+    assert verdict(100, 1.0).text == ""
+    assert (verdict(3, 0.03).ratio, verdict(3, 0.03).text) == (1.0, "")
+    wrong = verdict(4, 0.03)
+    assert wrong.text == "the result differs in 4 of 100 elements, NumPy; allowed: 3"
+    assert wrong.ratio > 1
+    # Of a small result, it may be one element.
+    assert verdict(1, 0.001).text == ""
+    assert "allowed: 1" in verdict(2, 0.001).text
+    assert "allowed: 0" in verdict(1, 0.0).text
+    assert verdict(0, 0.0).text == ""
+    assert "off by 2" in verdict(1, 0.5, by=2).text
 
 
 @each_dtype

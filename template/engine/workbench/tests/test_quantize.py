@@ -327,6 +327,7 @@ def test_old_opsets_and_nodes_without_names_are_taken():
 
 
 @needs_onnx
+@support.needs_symbols
 @pytest.mark.parametrize("names, left", [(["a"], 2), (["[ab]"], 1), (("c", "a"), 1), ("c", 2)])
 def test_ops_are_kept_in_float_by_name(names, left):
     found = quantize_for(branches(), images(), keep_float=names)
@@ -408,6 +409,7 @@ def test_each_method_of_onnx_runtime(method):
 
 
 @needs_onnx
+@support.needs_symbols
 @pytest.mark.parametrize("name", ["uint8", pytest.param("int16", marks=needs_int16)])
 def test_the_type_of_activations(name):
     found = quantize_for(branches(), images(), activations=name)
@@ -416,6 +418,7 @@ def test_the_type_of_activations(name):
 
 
 @needs_onnx
+@pytest.mark.skipif(support.TABLE.chip.constant_weights, reason="weights must be constants")
 def test_weights_that_are_arguments_are_quantized_too(monkeypatch):
     monkeypatch.setenv(f"{PREFIX}BIND_CONSTANTS", "off")
     model = onnx_model(("m = MatMul x w",), [8, 16], ["m"], {"w": normal(16, 4)})
@@ -928,6 +931,7 @@ def quantized_layers(name):
     for one, right, real in zip(run(mod, batches[0]), results, exact, strict=True):
         assert np.abs(one - right).max() <= 0.05 * np.abs(right).max() + 1e-6
         assert decibels(one, real) > 20
+    support.skip_where_declined(mod)
     return placed(mod)
 
 
