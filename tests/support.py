@@ -227,6 +227,32 @@ def lend_packages(python: Path) -> None:
     )
 
 
+TOSA_TOOLS = "tosa-tools==2026.8.0"
+
+
+def install_apart(folder: Path, *packages: str) -> Path:
+    """Install packages into an environment of their own, since their NumPy is older than TVM's."""
+    run(sys.executable, "-m", "venv", folder)
+    run(folder / "bin/python", "-m", "pip", "install", "-q", *packages)
+    return folder
+
+
+def lay_over(skeleton: Path, overlay: Path, project: Path) -> Path:
+    """Copy a rendered backend, with files of a vendor in place of seeds."""
+    shutil.copytree(skeleton, project)
+    shutil.copytree(overlay, project / "vendor", dirs_exist_ok=True)
+    return project
+
+
+def install_without_emulator(project: Path, workshop: Workshop) -> Path:
+    """Build a backend for its vendor's driver alone; return the Python that has it."""
+    with (project / "vendor/vendor.cmake").open("a") as file:
+        file.write("set(NPU_VENDOR_DEFAULT_DRIVER vendor)\n")
+    python = workshop.environment(workshop.build(project, EMULATOR="OFF"))
+    lend_packages(python)
+    return python
+
+
 WINGS = ("engine/backend/tests", "engine/workbench/tests")
 """Where a backend has the engine's tests."""
 

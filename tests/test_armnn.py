@@ -10,14 +10,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support import NEEDS_ARMNN, ROOT, Workshop, lend_packages, run, sources
+from support import NEEDS_ARMNN, ROOT, Workshop, install_without_emulator, lay_over, run, sources
 
 pytestmark = [pytest.mark.slow, NEEDS_ARMNN]
 
@@ -82,15 +81,9 @@ def python(
     render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, workshop: Workshop
 ) -> Path:
     """Return the Python of an environment with the backend, without an emulator."""
-    project = tmp_path_factory.mktemp("armnn") / "backend"
     skeleton = render(backend_name="armnn_npu", op_preset="custom", ops=OPS, driver="graph")
-    shutil.copytree(skeleton, project)
-    shutil.copytree(OVERLAY, project / "vendor", dirs_exist_ok=True)
-    with (project / "vendor/vendor.cmake").open("a") as file:
-        file.write("set(NPU_VENDOR_DEFAULT_DRIVER vendor)\n")
-    python = workshop.environment(workshop.build(project, EMULATOR="OFF"))
-    lend_packages(python)
-    return python
+    project = lay_over(skeleton, OVERLAY, tmp_path_factory.mktemp("armnn") / "backend")
+    return install_without_emulator(project, workshop)
 
 
 def test_the_overlay_is_small() -> None:

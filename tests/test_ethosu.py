@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support import ROOT, Workshop, lend_packages, run, sources
+from support import (
+    ROOT,
+    TOSA_TOOLS,
+    Workshop,
+    install_apart,
+    install_without_emulator,
+    lay_over,
+    run,
+    sources,
+)
 from test_npu_region import Build, numbers
 
 pytestmark = pytest.mark.slow
@@ -25,7 +32,6 @@ pytestmark = pytest.mark.slow
 npu_region: Any = importlib.import_module("npu_region")
 
 OVERLAY = ROOT / "tests/overlays/ethosu/vendor"
-SDK = ("ethos-u-vela==5.2.0", "tosa-tools==2026.8.0")
 OPS = [
     *("adaptive_avg_pool2d", "add", "avg_pool2d", "clip", "conv2d", "depthwise_conv2d"),
     *("dequantize", "flatten", "matmul", "max_pool2d", "mean", "multiply", "pad", "permute_dims"),
@@ -36,10 +42,8 @@ OPS = [
 @pytest.fixture(scope="module")
 def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the SDK into an environment of its own: its NumPy is older than TVM's."""
-    environment = tmp_path_factory.mktemp("ethosu") / "sdk"
-    run(sys.executable, "-m", "venv", environment)
-    run(environment / "bin/python", "-m", "pip", "install", "-q", *SDK)
-    return environment
+    folder = tmp_path_factory.mktemp("ethosu") / "sdk"
+    return install_apart(folder, "ethos-u-vela==5.2.0", TOSA_TOOLS)
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +54,11 @@ def python(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """Return the Python of an environment with the backend, without an emulator."""
-    project = tmp_path_factory.mktemp("backend") / "backend"
     skeleton = render(backend_name="ethosu_npu", op_preset="custom", ops=OPS, driver="model")
-    shutil.copytree(skeleton, project)
-    shutil.copytree(OVERLAY, project / "vendor", dirs_exist_ok=True)
+    project = lay_over(skeleton, OVERLAY, tmp_path_factory.mktemp("backend") / "backend")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ETHOSU_SDK", str(sdk))
-        wheel = workshop.build(project, EMULATOR="OFF")
-    python = workshop.environment(wheel)
-    lend_packages(python)
-    return python
+        return install_without_emulator(project, workshop)
 
 
 @pytest.fixture(scope="module")

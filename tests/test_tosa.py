@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from support import ROOT, run
+from support import ROOT, TOSA_TOOLS, install_apart, run
 
 pytestmark = pytest.mark.slow
 
-TOOLS = "tosa-tools==2026.8.0"
 REFERENCE = ROOT / "template/engine/workbench/conformance/numpy_integers.py"
 CHANNELS, ROWS = 64, 128
 RESCALE = """
@@ -37,10 +35,7 @@ func.func @main(%x: tensor<{rows}x{channels}x{sum}>) -> tensor<{rows}x{channels}
 @pytest.fixture(scope="module")
 def tosa(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install TOSA's tools into their own folder: they need an older NumPy."""
-    environment = tmp_path_factory.mktemp("tosa")
-    run(sys.executable, "-m", "venv", environment)
-    run(environment / "bin/python", "-m", "pip", "install", "-q", TOOLS)
-    return environment / "bin"
+    return install_apart(tmp_path_factory.mktemp("tosa"), TOSA_TOOLS) / "bin"
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,16 @@ from typing import Any
 
 import pytest
 
-from support import NEEDS_XNNPACK, ROOT, WITHOUT_SUITES, Workshop, lend_packages, run, sources
+from support import (
+    NEEDS_XNNPACK,
+    ROOT,
+    WITHOUT_SUITES,
+    Workshop,
+    install_without_emulator,
+    lay_over,
+    run,
+    sources,
+)
 
 pytestmark = [pytest.mark.slow, NEEDS_XNNPACK]
 
@@ -69,10 +77,8 @@ TAKEN = set(OPS) - {"concat", "prelu", "softmax"}
 @pytest.fixture(scope="module")
 def project(render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Render a backend, and apply the overlay."""
-    project = tmp_path_factory.mktemp("xnnpack") / "backend"
     skeleton = render(backend_name="xnnpack_npu", op_preset="custom", ops=OPS, driver="graph")
-    shutil.copytree(skeleton, project)
-    shutil.copytree(OVERLAY, project / "vendor", dirs_exist_ok=True)
+    project = lay_over(skeleton, OVERLAY, tmp_path_factory.mktemp("xnnpack") / "backend")
     # The list of ops that must work.
     test = project / "vendor/tests/test_driver.py"
     text = test.read_text()
@@ -84,11 +90,7 @@ def project(render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def python(project: Path, workshop: Workshop) -> Path:
     """Return the Python of an environment with the backend, without an emulator."""
-    with (project / "vendor/vendor.cmake").open("a") as file:
-        file.write("set(NPU_VENDOR_DEFAULT_DRIVER vendor)\n")
-    python = workshop.environment(workshop.build(project, EMULATOR="OFF"))
-    lend_packages(python)
-    return python
+    return install_without_emulator(project, workshop)
 
 
 def test_the_overlay_is_small() -> None:

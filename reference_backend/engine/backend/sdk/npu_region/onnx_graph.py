@@ -5,30 +5,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
 from . import protobuf
-from .region import FORMATS, Declined, Node
+from .region import FORMATS, Writer
 
 OPSET = 17
 
 
-class Graph:
-    """Nodes and constants; tensors are known by their names."""
+class Graph(Writer):
+    """Nodes, named by the region's labels, and constants; tensors are known by their names."""
 
     def __init__(self) -> None:
         self._nodes: list[tuple[str, str, list[str], list[str], list[bytes]]] = []
         self._constants: list[bytes] = []
         self._labels: dict[str, int] = {}
-        self._label = ""
         self._count = 0
-
-    def _enter(self, node: Node | None) -> None:
-        """Name what follows by the label of a node."""
-        self._label = "" if node is None else node.label
-
-    def _decline(self, why: str) -> NoReturn:
-        raise Declined(f"{self._label}: {why}" if self._label else why)
 
     def _model(
         self, inputs: Sequence[bytes], outputs: Sequence[bytes], renamed: Mapping[str, str]

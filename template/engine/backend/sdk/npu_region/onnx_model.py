@@ -9,9 +9,8 @@ from collections.abc import Callable
 from . import protobuf
 from .copies import Box
 from .onnx_graph import Graph
-from .region import Declined, Node, Quantization, Region, Value
+from .region import REALS, Declined, Node, Quantization, Region, Value
 
-_REALS = ("float32", "float16")
 _CONVERTS = ("cast", "less", "equal", "order", "reduction", "lookup")
 """Nodes whose result may have another type than what they read."""
 _MOVES = ("copy", "gather", "reshape")
@@ -159,7 +158,7 @@ class _Writer(Graph):
             )
             integers = out if node.op == "quantize" else data
             name = inputs[0]
-            if node.op == "quantize" and data.dtype not in _REALS:
+            if node.op == "quantize" and data.dtype not in REALS:
                 name = self._real(name, data)
             return self._scaled(node.op, name, integers.dtype, scales)
         # A whole node of integers: what their scales say, and the same node of real numbers.
@@ -171,16 +170,16 @@ class _Writer(Graph):
                 for name, value in zip(inputs, given, strict=True)
             ]
         write: Callable[[Node, list[str]], str] | None = getattr(self, f"_{node.op}_node", None)
-        is_integer = given[0].dtype not in _REALS and not whole
+        is_integer = given[0].dtype not in REALS and not whole
         if is_integer and node.op in ("matmul", "convolution"):
             node.decline("an ONNX file has no products of integers whose scales are unknown")
         read = self._value(node, 1 if node.op == "select" else 0).dtype
-        is_rounded = read in _REALS and out.dtype not in _REALS and node.op == "cast"
+        is_rounded = read in REALS and out.dtype not in REALS and node.op == "cast"
         if not whole and (is_rounded or (node.op not in _CONVERTS and read != out.dtype)):
             node.decline(f"ONNX has no {node.op} from {read} to {out.dtype} that rounds as here")
         result = (write or self._step)(node, inputs)
         result = self._limited(node, result)
-        if whole and out.dtype not in _REALS:
+        if whole and out.dtype not in REALS:
             if out.quantization is None:
                 node.decline(f"ONNX has no {node.op} with integers whose scales are unknown")
             return self._scaled("quantize", result, out.dtype, out.quantization)
@@ -272,7 +271,7 @@ class _Writer(Graph):
             if beyond > 0 and kind == "average_include_pad":
                 node.decline("a mean that counts padding has no window beyond it in ONNX")
             pads[i + len(sizes)] += max(beyond, 0)
-        pooled_types = (*_REALS, "int8", "uint8") if kind == "max" else _REALS
+        pooled_types = (*REALS, "int8", "uint8") if kind == "max" else REALS
         value = self._value(node)
         if value.dtype not in pooled_types and value.quantization is None:
             node.decline(f"ONNX has no such pool of {value.dtype}")
@@ -360,7 +359,7 @@ class _Writer(Graph):
         out = self._region.value(node.output)
         given = [self._region.value(name) for name in node.inputs if name is not None]
         dtypes = {value.dtype for value in given[1 if node.op == "select" else 0 :]}
-        is_real = dtypes <= {*_REALS} or any(value.quantization for value in given)
+        is_real = dtypes <= {*REALS} or any(value.quantization for value in given)
         if not is_real and node.op not in (*_OF_INTEGERS, "less", "equal", "select"):
             node.decline(f"ONNX computes {node.op} differently for {', '.join(sorted(dtypes))}")
         if node.op in _SAME:

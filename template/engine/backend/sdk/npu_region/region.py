@@ -15,19 +15,6 @@ from typing import Any, NoReturn
 VERSION = 1
 """The newest version of the format that this module understands."""
 
-SIZES = {
-    "float32": 4,
-    "float16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "int32": 4,
-    "int64": 8,
-    "bool": 1,
-    "int16": 2,
-}
-"""How many bytes an element has."""
-
-
 FORMATS = {
     "float32": "f",
     "float16": "e",
@@ -35,13 +22,21 @@ FORMATS = {
     "uint8": "B",
     "int32": "i",
     "int64": "q",
+    "bool": "?",
     "int16": "h",
 }
-"""What the module `struct` calls them."""
+"""Of element types: what `struct` and `array` call them."""
+SIZES = {dtype: struct.calcsize(f"<{code}") for dtype, code in FORMATS.items()}
+"""How many bytes an element has."""
+REALS = ("float32", "float16")
 
 
 class Declined(Exception):
     """The SDK does not take the region, or a node of it; the message says why."""
+
+
+def _decline(label: str, why: str) -> NoReturn:
+    raise Declined(f"{label}: {why}" if label else why)
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,19 @@ class Node:
         Declined
             Always.
         """
-        raise Declined(f"{self.label}: {why}" if self.label else why)
+        _decline(self.label, why)
+
+
+class Writer:
+    """Writes a region node by node, and declines by the label of the node that it is at."""
+
+    _label = ""
+
+    def _enter(self, node: Node | None) -> None:
+        self._label = "" if node is None else node.label
+
+    def _decline(self, why: str) -> NoReturn:
+        _decline(self._label, why)
 
 
 class Region:

@@ -5,33 +5,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from .region import Declined, Node
+from .region import FORMATS, REALS, Writer
 
-
-class Element(NamedTuple):
-    """An element type: its name in MLIR, and what `struct` and `array` call it."""
-
-    mlir: str
-    code: str
-
-    @property
-    def size(self) -> int:
-        """How many bytes an element has."""
-        return struct.calcsize(f"<{self.code}")
-
-
-ELEMENTS = {
-    "float32": Element("f32", "f"),
-    "float16": Element("f16", "e"),
-    "int8": Element("i8", "b"),
-    "uint8": Element("i8", "B"),
-    "int16": Element("i16", "h"),
-    "int32": Element("i32", "i"),
-    "int64": Element("i32", "q"),
-    "bool": Element("i1", "?"),
+MLIR = {
+    "float32": "f32",
+    "float16": "f16",
+    "int8": "i8",
+    "uint8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i32",
+    "bool": "i1",
 }
+"""Of element types: what they are in MLIR."""
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
 """The least and the largest number of the types that products read."""
 PROPAGATE = "nan_mode = #tosa.nan_mode<PROPAGATE>"
@@ -48,7 +36,7 @@ class Tensor(NamedTuple):
     def type(self) -> str:
         """Its type in MLIR."""
         sizes = "".join(f"{size}x" for size in self.shape)
-        return f"tensor<{sizes}{ELEMENTS[self.dtype].mlir}>"
+        return f"tensor<{sizes}{MLIR[self.dtype]}>"
 
 
 class Sizes(NamedTuple):
@@ -63,20 +51,12 @@ class Sizes(NamedTuple):
         return f"!tosa.shape<{self.rank}>"
 
 
-class Graph:
+class Graph(Writer):
     """Operators in their generic form, one in a line."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._kept: dict[tuple[str, str], Tensor] = {}
-        self._label = ""
-
-    def _enter(self, node: Node) -> None:
-        """Blame a node for what follows."""
-        self._label = node.label
-
-    def _decline(self, why: str) -> NoReturn:
-        raise Declined(f"{self._label}: {why}" if self._label else why)
 
     def _module(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
         arguments = ", ".join(f"{tensor.name}: {tensor.type}" for tensor in inputs)
@@ -107,20 +87,22 @@ class Graph:
     def _keep(self, dtype: str, shape: Sequence[int], data: bytes) -> Tensor:
         """Add a constant, once."""
         tensor = Tensor(f"%{len(self._lines)}", dtype, tuple(shape))
-        digits = data.hex()
+        # A node alone has zeros in place of its weights: one number stands for all of them.
+        zero = "0.0" if dtype in REALS else "false" if dtype == "bool" else "0"
+        digits = f'"0x{data.hex()}"' if any(data) else zero
         kept = self._kept.setdefault((tensor.type, digits), tensor)
         if kept is not tensor:
             return kept._replace(dtype=dtype)
         if dtype == "int64":
             self._decline("TOSA has no constants of int64")
         self._lines.append(
-            f'{tensor.name} = "tosa.const"() <{{values = dense<"0x{digits}"> : {tensor.type}}}> '
+            f'{tensor.name} = "tosa.const"() <{{values = dense<{digits}> : {tensor.type}}}> '
             f": () -> {tensor.type}"
         )
         return tensor
 
     def _numbers(self, dtype: str, numbers: Sequence[float]) -> Tensor:
-        data = struct.pack(f"<{len(numbers)}{ELEMENTS[dtype].code}", *numbers)
+        data = struct.pack(f"<{len(numbers)}{FORMATS[dtype]}", *numbers)
         return self._keep(dtype, (len(numbers),), data)
 
     def _number(self, dtype: str, number: float) -> Tensor:
@@ -150,7 +132,7 @@ class Graph:
 
     def _clamp(self, tensor: Tensor, least: float, most: float) -> Tensor:
         """Limit real numbers, int8 or int16."""
-        kind = ELEMENTS[tensor.dtype].mlir
+        kind = MLIR[tensor.dtype]
         if tensor.dtype.startswith("float"):
             largest = 65504.0 if tensor.dtype == "float16" else 3.4028234663852886e38
             limits = [repr(float(max(min(limit, largest), -largest))) for limit in (least, most)]

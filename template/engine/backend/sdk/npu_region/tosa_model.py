@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .copies import Box
-from .region import Node, Region, Value
-from .tosa_graph import ELEMENTS, LIMITS, PROPAGATE, Tensor, integers, transposed
+from .region import FORMATS, REALS, SIZES, Node, Region, Value
+from .tosa_graph import LIMITS, MLIR, PROPAGATE, Tensor, integers, transposed
 from .tosa_integers import MOST, ROUNDINGS, IntegerGraph, Integers
 
 _UNARY = {
@@ -39,7 +39,6 @@ _BINARY = {
     "power": "pow",
 }
 """Steps with two operands that are an operator of TOSA."""
-_REALS = ("float32", "float16")
 
 
 def to_tosa(region: Region) -> str:
@@ -149,7 +148,7 @@ class _Writer(IntegerGraph):
     def _elements(self, value: Value) -> bytes:
         if self._region.has_elements:
             return self._region.bytes_of(value)
-        return bytes(value.count * ELEMENTS[value.dtype].size)
+        return bytes(value.count * SIZES[value.dtype])
 
     def _integers(self, value: Value) -> Integers:
         known = self._known.get(value.name)
@@ -167,7 +166,7 @@ class _Writer(IntegerGraph):
             return None
         if not self._region.has_elements:
             return (1,)
-        return tuple(array(ELEMENTS[value.dtype].code, self._region.bytes_of(value)))
+        return tuple(array(FORMATS[value.dtype], self._region.bytes_of(value)))
 
     # ---- Nodes ----
 
@@ -180,10 +179,10 @@ class _Writer(IntegerGraph):
         write = getattr(self, f"_{node.op}_node", self._step)
         result = write(node)
         if isinstance(result, Integers):
-            if out.dtype in _REALS:
+            if out.dtype in REALS:
                 node.decline("TOSA has nothing from integers to real numbers that rounds as here")
             return self._narrowed(result, out.dtype) if out.dtype in LIMITS else result
-        if out.dtype in _REALS and (node.least > -math.inf or node.most < math.inf):
+        if out.dtype in REALS and (node.least > -math.inf or node.most < math.inf):
             return self._clamp(result, node.least, node.most)
         return result
 
@@ -231,7 +230,7 @@ class _Writer(IntegerGraph):
             if groups != data.shape[-1]:
                 node.decline("TOSA's convolutions have one group, or one for each channel")
             op = "depthwise_conv2d"
-            size = ELEMENTS[weight.dtype].size
+            size = SIZES[weight.dtype]
             elements = transposed(elements, size, channels, math.prod(taps))
             shape = (*taps, groups, channels // groups)
         result = self._out(node).shape
@@ -247,7 +246,7 @@ class _Writer(IntegerGraph):
         inner, channels = data.shape[-1], self._out(node).shape[-1]
         elements = self._weights(node)
         if not given["transpose_b"]:
-            elements = transposed(elements, ELEMENTS[weight.dtype].size, inner, channels)
+            elements = transposed(elements, SIZES[weight.dtype], inner, channels)
         rows = math.prod(data.shape[:-1])
         data = self._reshape(data, (1, rows, 1, inner))
         unit = integers([1, 1])
@@ -283,7 +282,7 @@ class _Writer(IntegerGraph):
     ) -> Tensor | Integers:
         """Add a product whose result has this shape in TOSA."""
         out, bias = self._out(node), self._region.input_of(node, 2)
-        is_real = data.dtype in _REALS
+        is_real = data.dtype in REALS
         dtype = data.dtype if is_real else "int32"
         channels = shape[-1]
         zeros = [
@@ -296,13 +295,13 @@ class _Writer(IntegerGraph):
         data = self._signed(data)
         weight = self._keep(data.dtype, *weights)
         if bias is None:
-            addend = self._keep(dtype, (channels,), bytes(channels * ELEMENTS[dtype].size))
+            addend = self._keep(dtype, (channels,), bytes(channels * SIZES[dtype]))
         elif bias.dtype != dtype:
             node.decline(f"TOSA adds a bias of {dtype} to {data.dtype}")
         else:
             addend = self._reshape(self._tensor(bias), (channels,))
         operands = [data, weight, addend, *(self._number(data.dtype, zero) for zero in zeros)]
-        attributes = f"acc_type = {ELEMENTS[dtype].mlir}, {attributes}"
+        attributes = f"acc_type = {MLIR[dtype]}, {attributes}"
         result = self._add(op, operands, dtype, shape, attributes)
         result = self._reshape(result, out.shape)
         return result if is_real else Integers(result, self._largest_sum(node, weights, zeros))
@@ -327,7 +326,7 @@ class _Writer(IntegerGraph):
     def _pool_node(self, node: Node) -> Tensor:
         out, given = self._out(node), node.attributes
         data, kind = self._signed(self._tensor(self._value(node))), given["kind"]
-        if kind != "max" and data.dtype not in _REALS:
+        if kind != "max" and data.dtype not in REALS:
             node.decline(f"TOSA has no such pool of {data.dtype}")
         padded = any((*given["pads_begin"], *given["pads_end"]))
         if kind == "average_adaptive" or (kind == "average_include_pad" and padded):
@@ -341,7 +340,7 @@ class _Writer(IntegerGraph):
             )
         else:
             zero = self._number(data.dtype, 0)
-            attributes += f", acc_type = {ELEMENTS[data.dtype].mlir}"
+            attributes += f", acc_type = {MLIR[data.dtype]}"
             result = self._add("avg_pool2d", [data, zero, zero], data.dtype, shape, attributes)
         if out.dtype == "uint8":
             result = self._rescale(result, "uint8", (0, 128))
@@ -352,7 +351,7 @@ class _Writer(IntegerGraph):
         kind = node.attributes["kind"]
         if kind not in ("sum", "max", "min"):
             node.decline(f"TOSA has no {kind}")
-        given = None if data.dtype in _REALS else self._integers(data)
+        given = None if data.dtype in REALS else self._integers(data)
         tensor = self._tensor(data) if given is None else self._written(given)
         for axis in node.attributes["axes"]:
             shape = [1 if i == axis else size for i, size in enumerate(tensor.shape)]
@@ -407,9 +406,9 @@ class _Writer(IntegerGraph):
     def _step(self, node: Node) -> Tensor | Integers:
         values = [self._region.value(name) for name in node.inputs if name is not None]
         dtypes = {value.dtype for value in (*values, self._out(node))}
-        if dtypes <= {*_REALS}:
+        if dtypes <= {*REALS}:
             return self._real_step(node, values)
-        if node.op in ("quantize", "dequantize") or dtypes & {*_REALS, "bool"}:
+        if node.op in ("quantize", "dequantize") or dtypes & {*REALS, "bool"}:
             node.decline("TOSA has nothing between integers and other types that rounds as here")
         return self._integer_step(node, values)
 
