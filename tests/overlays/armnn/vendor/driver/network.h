@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,9 @@ inline armnn::IRuntime& Runtime() {
   static armnn::IRuntime* const runtime = armnn::IRuntime::CreateRaw({});
   return *runtime;
 }
+
+/*! \brief A thread that runs another network frees the memory of its last one, which may run. */
+inline std::mutex running;
 
 /*! \brief A network in the runtime. */
 class Loaded {
@@ -67,6 +71,7 @@ class Loaded {
   ~Loaded() { Runtime().UnloadNetwork(id_); }
 
   void Run(const armnn::InputTensors& inputs, const armnn::OutputTensors& outputs) const {
+    const std::lock_guard<std::mutex> lock(running);
     if (Runtime().EnqueueWorkload(id_, inputs, outputs) != armnn::Status::Success) {
       throw npu::kit::Failure{NPU_DEVICE_ERROR, "Arm NN could not run the network"};
     }
