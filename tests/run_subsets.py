@@ -1,8 +1,8 @@
 """Runs the tests of many backends in forks of one process.
 
 The import of TVM, PyTorch and the others takes longer than many tests of a small backend, so it is
-done once. Usage: run_subsets.py FOLDER... -- PYTEST_ARGUMENT...; each folder has the backend in
-`package`, the tests beside it, and gets a file `log`.
+done once. Usage: run_subsets.py FOLDER...; each folder has the backend in `package`, the tests
+beside it, pytest's arguments in `arguments`, one in a line, and gets a file `log`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def import_all() -> None:
             program.run_decompositions()
 
 
-def run_tests(folder: Path, arguments: list[str]) -> int:
+def run_tests(folder: Path) -> int:
     """Run the tests of one backend, which prints into its log."""
     import pytest
 
@@ -69,21 +69,21 @@ def run_tests(folder: Path, arguments: list[str]) -> int:
     os.environ["PYTHONPATH"] = package
     sys.path.insert(0, package)
     os.chdir(folder)
+    arguments = (folder / "arguments").read_text().splitlines()
     return int(pytest.main(["-p", "no:cacheprovider", *arguments], plugins=[InThisProcess()]))
 
 
 def main() -> None:
     """Run all, and print how each ended."""
-    split = sys.argv.index("--")
     os.environ[AUTOLOAD] = "0"
     import_all()
-    for name in sys.argv[1:split]:
+    for name in sys.argv[1:]:
         folder = Path(name).resolve()
         child = os.fork()
         if not child:
             code = 70
             try:
-                code = run_tests(folder, sys.argv[split + 1 :])
+                code = run_tests(folder)
             except BaseException:
                 traceback.print_exc()
             sys.stdout.flush()

@@ -267,6 +267,16 @@ def engine_tests(*names: str) -> list[str]:
     ]
 
 
+def share_of_tests(number: int, shares: int) -> list[str]:
+    """Return a part of the engine's tests, and the vendor's; similar backends share them out."""
+    files = sorted(
+        str(file.relative_to(ROOT / "template"))
+        for wing in WINGS
+        for file in (ROOT / "template" / wing).glob("test_*.py")
+    )
+    return [*files[number % shares :: shares], "vendor/tests"]
+
+
 def copy_tests(project: Path, destination: Path) -> None:
     """Copy the tests of a backend, and the files that name it, without its sources.
 
