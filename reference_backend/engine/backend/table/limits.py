@@ -57,7 +57,7 @@ def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
         output_dtypes=on_chip,
         fuses=_fuses(op, limits.fuses),
         activation=op.activation and limits.activation,
-        quantized=_quantized(op, chip, limits.quantized),
+        quantized=_quantized(op, chip, limits),
         tolerance=op.tolerance if limits.tolerance is None else limits.tolerance,
     )
 
@@ -141,14 +141,19 @@ def _fuses(op: Op, limit: Fuses | None) -> Fuses | None:
     )
 
 
-def _quantized(op: Op, chip: Chip, limit: tuple[str, ...]) -> Quantized | None:
-    if op.quantized is None or not limit:
+def _quantized(op: Op, chip: Chip, limits: Limits) -> Quantized | None:
+    if op.quantized is None or not limits.quantized:
         return None
-    left = _common(op.quantized.dtypes, limit)
+    left = _common(op.quantized.dtypes, limits.quantized)
     if left is None:
-        raise ValueError(_nothing(op, "quantized", limit, op.quantized.dtypes))
+        raise ValueError(_nothing(op, "quantized", limits.quantized, op.quantized.dtypes))
     dtypes = _common(left, chip.dtypes)
-    return replace(op.quantized, dtypes=dtypes) if dtypes else None
+    fuses = None if limits.quantized_fuses is None else _fuses(op, limits.quantized_fuses)
+    return (
+        replace(op.quantized, dtypes=dtypes, fuses=fuses, to_real=limits.to_real)
+        if dtypes
+        else None
+    )
 
 
 def _unknown(op: Op, what: str, name: str, names: Iterable[str]) -> str:

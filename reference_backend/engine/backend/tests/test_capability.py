@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tables can express, with tables made here, independent of the backend's ops."""
 
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -21,11 +22,12 @@ from backend.engine.backend.table.capability import (
     NotEqual,
     OneOf,
     Op,
+    Quantized,
     Range,
 )
 from backend.engine.backend.table.chip import Chip, Limits, Takes
 from backend.engine.backend.table.limits import text_of
-from backend.engine.backend.table.patterns import TABLE
+from backend.engine.backend.table.patterns import TABLE, make_patterns
 from backend.engine.backend.table.sdk import ask_driver
 from backend.engine.backend.table.table import Table
 from backend.engine.workbench.conformance.chip import has_symbol
@@ -471,6 +473,30 @@ def test_fusing_and_tolerance_can_be_limited():
     assert table.get("conv1d").fuses == Fuses(bias=1)
     assert table.get("conv1d").tolerance == Elementwise(ulps=8)
     assert table.activations_of(table.get("conv1d")) == []
+
+
+def test_what_integers_fuse_can_be_limited_apart():
+    inputs = (Input("data"), Input("weight"))
+    conv = Op("conv2d", "relax.nn.conv2d", engine="matrix", inputs=inputs)
+    conv = replace(conv, fuses=Fuses(bias=1, residual=True), quantized=Quantized(channel=0))
+    ends = [Op(name, f"relax.{name}", inputs=inputs[:1]) for name in ("quantize", "dequantize")]
+
+    def labels(**limits):
+        given = {"conv2d": Limits(quantized=("int8",), **limits)}
+        patterns = make_patterns(Table([conv, *ends], limits=given))
+        names = {name.partition(".")[2] for name, *_ in patterns}
+        return {name for name in names if "conv2d" in name}
+
+    tails = ("", "_bias", "_residual")
+    real = {f"conv2d{tail}" for tail in tails}
+    integers = {f"quantized_{name}" for name in real}
+    to_real = {f"{name}_to_real" for name in integers}
+    assert labels() == real | integers | to_real
+    assert labels(to_real=False) == real | integers
+    without = {name for name in integers | to_real if "residual" not in name}
+    assert labels(quantized_fuses=Fuses(bias=1)) == real | without
+    apart = labels(fuses=Fuses(), quantized_fuses=Fuses(bias=1, residual=True))
+    assert apart == {"conv2d"} | integers | to_real
 
 
 def test_none_leaves_an_op_to_the_host():

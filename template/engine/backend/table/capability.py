@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..shared.constraints import Anything as Anything
@@ -184,11 +184,17 @@ class Quantized:
     dtypes
         The element types of the inputs and of the result. The second input of a product is int16
         only in a matmul of two int16 tensors.
+    fuses
+        What may be fused between the op and the quantize; none: as with real numbers.
+    to_real
+        Whether the result of a product may be real: without a quantize.
     """
 
     channel: int | None = None
     inside: str = ""
     dtypes: tuple[str, ...] = ("int8", "uint8", "int16")
+    fuses: Fuses | None = None
+    to_real: bool = True
 
     @property
     def bytes(self) -> tuple[str, ...]:
@@ -266,6 +272,12 @@ class Op:
         if self.quantized is None:
             return ""
         return self.quantized.inside or ("elements" if self.engine == "vector" else "integers")
+
+    @property
+    def with_integers(self) -> Op:
+        """The entry with what it fuses where it computes with quantized tensors."""
+        fuses = self.quantized.fuses if self.quantized is not None else None
+        return self if fuses is None else replace(self, fuses=fuses)
 
     @property
     def takes_integer_weights(self) -> bool:

@@ -198,6 +198,10 @@ class Limits:
     quantized
         The element types of the quantized tensors that it computes with; none: it computes with
         real numbers. With 8 bits, a matmul also multiplies real numbers by weights of integers.
+    quantized_fuses
+        What may be fused after it where it computes with quantized tensors; none: as `fuses` says.
+    to_real
+        Whether a product of quantized tensors may have a real result.
     tolerance
         How exact its results are; none: as the engine says.
     **limits
@@ -209,6 +213,8 @@ class Limits:
     fuses: Fuses | None
     activation: bool
     quantized: tuple[str, ...]
+    quantized_fuses: Fuses | None
+    to_real: bool
     tolerance: Tolerance | None
     inputs: Mapping[str, Takes]
     attributes: Mapping[str, Constraint]
@@ -221,6 +227,8 @@ class Limits:
         fuses: Fuses | None = None,
         activation: bool = True,
         quantized: tuple[str, ...] = (),
+        quantized_fuses: Fuses | None = None,
+        to_real: bool = True,
         tolerance: Tolerance | None = None,
         **limits: Takes | Constraint,
     ) -> None:
@@ -243,6 +251,8 @@ class Limits:
             ("fuses", fuses),
             ("activation", activation),
             ("quantized", quantized),
+            ("quantized_fuses", quantized_fuses),
+            ("to_real", to_real),
             ("tolerance", tolerance),
             ("inputs", inputs),
             ("attributes", attributes),

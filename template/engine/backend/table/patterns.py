@@ -134,7 +134,8 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     """Generate the composites of an op that compute with quantized tensors."""
     if op.quantized is None or not op.relax:
         return
-    matrix = op.is_product
+    to_real = op.is_product and op.quantized.to_real
+    op, matrix = op.with_integers, op.is_product
     requantize = op.relax == "relax.quantize"
     # Scales, and the factors of norms, are real.
     data = [index for index, operand in enumerate(op.inputs) if matrix or not operand.weight]
@@ -158,9 +159,9 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
                 tails.append((("activation",), last, {**parts, "activation": last}))
             for rank, (roles, last, inside) in enumerate(tails):
                 composition = Composition(op, Kind.INTEGERS, roles=roles)
-                if matrix:
-                    to_real = _pattern(table, replace(composition, kind=Kind.TO_REAL), last, inside)
-                    yield (_QUANTIZED, count, rank, 0), to_real
+                if to_real:
+                    real = _pattern(table, replace(composition, kind=Kind.TO_REAL), last, inside)
+                    yield (_QUANTIZED, count, rank, 0), real
                 composite = _pattern(table, composition, *_with_quantize(last, inside))
                 yield (_QUANTIZED, count, rank, 1), composite
             for size, entry, last, inside in _chain_tails(op, table, anchor, parts, _dequantized()):

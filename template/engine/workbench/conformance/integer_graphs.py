@@ -290,6 +290,7 @@ class IntegerGraph:
         along = [-1 if index == where else 1 for index in range(sums.ndim)]
         wide = np.float64(source.scale) * second.scales.astype(np.float64)
         wide = wide.reshape(along if wide.ndim else ())
+        entry = entry.with_integers
         fuses = entry.fuses or Fuses()
         if fuses.bias is not None and self._choose([True, False]):
             expr, added = self._bias(expr, sums.shape[where], along, wide)

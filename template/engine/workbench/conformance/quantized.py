@@ -209,7 +209,8 @@ def _rescaled() -> Iterator[Work]:
             entry, case = TABLE.get(name), Case(name, {"name": "many sums", "inputs": inputs})
             if entry is None or entry.quantized is None or name not in OPS:
                 continue
-            fitting = replace(variant, bias=(entry.fuses or Fuses()).bias is not None)
+            fuses = entry.with_integers.fuses or Fuses()
+            fitting = replace(variant, bias=fuses.bias is not None)
             if _is_known(fitting, entry) and _suits(case):
                 yield Work(case, fitting)
                 break
@@ -273,6 +274,9 @@ def _is_known(variant: Variant, entry: Op) -> bool:
         if entry.relax in ("", "relax.quantize") and variant.activation:
             return False  # An activation alone is a case of its own, and none follows a chain.
         return not variant.activation or (relu is not None and relu.quantized is not None)
+    if not variant.result and not integers_of(entry).to_real:
+        return False
+    entry = entry.with_integers
     fuses = entry.fuses or Fuses()
     if (variant.bias and fuses.bias is None) or (variant.residual and not fuses.residual):
         return False
