@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,31 @@ def check_real_results_and_residuals() -> None:
         assert np.abs(ran.results.astype(int) - want).max() <= 1
 
 
+def check_whole_composites() -> None:
+    """The driver sees the constants of a composite, and all of its nodes."""
+
+    def model(emit: Any, x: Any, most: int) -> Any:
+        weight = np.clip(integers((3, 4, 1, 1)), -most, most)
+        weight[0, 0] = most
+        weight = emit(dequantize(weight, 0.01, 0))
+        real = emit(op.nn.conv2d(emit(dequantize(x, 0.05, 0)), weight))
+        return quantize(emit(op.sigmoid(real)), 1 / 256, -128)
+
+    x = integers((1, 4, 5, 5))
+    for most in (100, 101):
+        module = build(partial(model, most=most), x)
+        ran = Ran(module, x, lacks="large weights")
+        assert ran.nodes("convolution") and ran.on_host == [], ran.on_host
+        in_integers = any(label.startswith("quantized_conv2d") for label in ran.composites)
+        assert in_integers == (most == 100), ran.composites
+    # A convolution to real numbers, a sigmoid and a quantize are several nodes.
+    module = build(partial(model, most=9), x)
+    assert Ran(module, x).composites == ["quantized_conv2d_sigmoid"]
+    ran = Ran(module, x, lacks="pairs")
+    assert ran.composites == ["quantize", "quantized_conv2d_to_real", "sigmoid"]
+    assert ran.on_host == [], ran.on_host
+
+
 def check_matmuls() -> None:
     x, w = integers((4, 9)), integers((9, 6))
     scales = random.uniform(0.001, 0.01, 6).astype(F32)
@@ -285,6 +311,7 @@ check_convolution(6, (6, 1, 3, 3), 2, 1)
 check_convolution(2, (4, 3, 1, 1), 1, 0)
 check_matmuls()
 check_real_results_and_residuals()
+check_whole_composites()
 check_other_ops()
 check_moved_integers()
 check_a_network()

@@ -91,6 +91,22 @@ std::string Reason(const Program& program, const Node& node) {
   }
 }
 
+/*! \brief Declines what only a whole composite shows: the numbers of a weight, and its nodes. */
+std::string ReasonOfComposite(const Program& program) {
+  const auto lacks = [&](const char* word) { return Has(program, "lacks", word); };
+  if (lacks("pairs") && program.nodes.size() > 1) return "it has one node at a time";
+  for (const Node& node : program.nodes) {
+    const int32_t weight = node.kind == Kind::kConvolution ? node.inputs[1] : -1;
+    if (!lacks("large weights") || weight < 0 || program.At(weight).dtype != NPU_INT8) continue;
+    const uint8_t* data = program.constants + program.At(weight).place;
+    const uint8_t* end = data + BytesOf(program.At(weight));
+    if (std::any_of(data, end, [](uint8_t number) { return static_cast<int8_t>(number) > 100; })) {
+      return "a weight is larger than 100";
+    }
+  }
+  return "";
+}
+
 /*! \brief Runs the nodes one after the other. */
 class Graph {
  public:
@@ -447,7 +463,8 @@ constexpr Driver kDriver = {"scales",
                             /*compile=*/nullptr,
                             /*integers=*/false,
                             /*quantization=*/true,
-                            /*scales=*/true};
+                            /*scales=*/true,
+                            ReasonOfComposite};
 
 }  // namespace
 

@@ -809,6 +809,11 @@ typedef struct npu_build_api {
    *  quantized operations are products of integers and RESCALE. Since version 4. */
   npu_status (*set_quantization)(npu_builder* builder, npu_tensor tensor,
                                  const npu_quantization* quantization);
+  /*! \brief Tells whether it takes what was added as one composite, such as a convolution with its
+   *  bias and relu, after it took each operation, and with the constants that are known. Asked for
+   *  each composite while a model is partitioned, as the last function before `destroy`. Absent: a
+   *  composite is taken if each operation is. Since version 4. */
+  npu_status (*check_composite)(npu_builder* builder);
 } npu_build_api;
 
 /* ---- Run ------------------------------------------------------------------------------------ */

@@ -79,7 +79,12 @@ void Emission::AddWeights(const Unit& unit, const std::string& who) {
 LoweredProgram Emission::Finish(LoweringGoal goal) {
   for (const EntryRef& head : graph_.heads) sink_->MarkOutput(Get(head).id);
   result_.ports = sink_->Finish();
-  if (goal != LoweringGoal::kOps) {
+  if (goal == LoweringGoal::kOps) {
+    if (driver_.api.check_composite != nullptr && !graph_.heads.empty()) {
+      driver_.Check(driver_.api.check_composite(driver_.handle),
+                    DescribeNode(graph_.nodes[graph_.heads.front().node]));
+    }
+  } else {
     const uint8_t* bytes = nullptr;
     size_t size = 0;
     bool compile = goal == LoweringGoal::kProgram;

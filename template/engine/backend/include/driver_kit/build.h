@@ -59,6 +59,10 @@ struct Driver {
    *  are real numbers. What `reason` declines as such is asked for again with real numbers, between
    *  kDequantize and kQuantize. */
   bool scales = false;
+  /*! \brief Why the SDK does not take these nodes together, or "": asked about each composite while
+   *  a model is partitioned, after `reason` took its nodes; `program.constants` has the elements.
+   *  NULL: it takes them. */
+  std::string (*composite)(const Program& program) = nullptr;
 };
 
 /*! \brief A tensor of the builder. */
@@ -915,6 +919,20 @@ struct Builder {
   }
 
   void Finish() {
+    WithConstants([&] {
+      bytes = driver->compile == nullptr ? Serialize(program) : driver->compile(program);
+    });
+  }
+
+  void CheckComposite() {
+    std::string reason;
+    WithConstants([&] { reason = driver->composite(program); });
+    if (!reason.empty()) Decline(reason);
+  }
+
+  /*! \brief Calls a function while the program has the elements of its constants. */
+  template <typename Function>
+  void WithConstants(Function function) {
     if (driver->scales) DropUnread();
     FlattenUnread();
     std::vector<uint8_t> elements(program.constant_bytes);
@@ -927,7 +945,7 @@ struct Builder {
       }
     }
     program.constants = elements.data();
-    bytes = driver->compile == nullptr ? Serialize(program) : driver->compile(program);
+    function();
     program.constants = nullptr;
   }
 
@@ -1063,6 +1081,11 @@ npu_build_api BuildTable() {
   if (kDriver.scales) {
     api.set_quantization = [](npu_builder* builder, npu_tensor id, const npu_quantization* what) {
       return Try(&builder->error, [&] { builder->SetScales(id, what); });
+    };
+  }
+  if (kDriver.composite != nullptr) {
+    api.check_composite = [](npu_builder* builder) {
+      return Try(&builder->error, [&] { builder->CheckComposite(); });
     };
   }
   if (kDriver.channels_last) {

@@ -273,7 +273,7 @@ struct Program {
   std::vector<Value> values;
   /*! \brief In an order in which they can run. */
   std::vector<Node> nodes;
-  /*! \brief The elements of constants; in the build half only while `compile` runs. */
+  /*! \brief The elements of constants; in the build half only in `compile` and `composite`. */
   const uint8_t* constants = nullptr;
   size_t constant_bytes = 0;
   /*! \brief By node: the text of set_label of the operation that it belongs to; "" if it had none.
