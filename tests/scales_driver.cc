@@ -206,9 +206,12 @@ class Graph {
     const bool is_signed = program_.At(node.out).dtype == NPU_INT8;
     const double zero = ZeroOf(node.out, i);
     const float scale = ScaleOf(node.out, i);
-    double number = static_cast<double>(std::nearbyint(steps));
-    number = limit(number, static_cast<double>(std::nearbyint(node.least / scale)),
-                   static_cast<double>(std::nearbyint(node.most / scale)));
+    const auto rounded = [&](float number) {
+      const bool is_away = Has(program_, "fault", "halves");
+      return static_cast<double>(is_away ? std::round(number) : std::nearbyint(number));
+    };
+    const double number = limit(rounded(steps), rounded(node.least / scale),
+                                rounded(node.most / scale));
     Store(node.out, i, limit(number + zero, is_signed ? -128 : 0, is_signed ? 127 : 255));
   }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, Workshop, attempt, lend_packages, run
+from support import ROOT, Workshop, attempt, lend_packages, run, site_packages
 
 INCLUDE = ROOT / "template/engine/backend/include"
 DRIVER = ROOT / "tests/scales_driver.cc"
@@ -372,6 +373,7 @@ FAULTS = {
     "zero": True,
     "share": False,
     "one too many": True,
+    "halves": True,
 }
 """What the driver does wrong, and whether the kit must see it: a hundredth of the elements may be a
 step off."""
@@ -421,3 +423,16 @@ def test_quantized_models_run_on_a_driver_with_scales(
         assert re.search(end, done.stdout, re.MULTILINE), f"{fault}: {done.stdout}"
         if fault == "one too many":
             assert re.search(r"differs in 53 of 5291 elements, NumPy; allowed: 52", done.stdout)
+    # A table says that halves go away from zero: then this is right, and the usual driver is wrong.
+    table = site_packages(python) / "tvm_scales_npu" / capabilities
+    table.write_text(table.read_text().replace(RULE, f'{RULE}    rounds="half_away",\n'))
+    kit = ("-m", "tvm_scales_npu", "conformance", "--suite", "ops,quantized,fuzz")
+    kit += ("--fuzz-seconds", "4", "--output", tmp_path)
+    for subject in ("ops/quantize-", "quantized/conv2d-", "fuzz/"):
+        kit += ("--filter", subject)
+    for fault in ("halves", ""):
+        done = attempt(python, *kit, cwd=tmp_path, **setting, SCALES_NPU_FAULT=fault)
+        result = json.loads((tmp_path / "conformance.json").read_text())
+        failed = {case["suite"] for case in result["cases"] if case["status"] == "failed"}
+        assert failed == (set() if fault else {"ops", "quantized"}), done.stdout
+        assert result["suites"]["fuzz"]["passed"] > 0, done.stdout

@@ -109,6 +109,8 @@ def test_an_impossible_rule_is_refused():
         Requantize(steps=1, share=2)
     with pytest.raises(ValueError, match="steps is -1"):
         Buckets(-1)
+    with pytest.raises(ValueError, match="rounds is 'up'; it is either 'half_even' or 'half_away'"):
+        Chip(rounds="up")
 
 
 def test_a_chip_may_rescale_in_float32():
@@ -116,16 +118,32 @@ def test_a_chip_may_rescale_in_float32():
     sums = np.array([1, 3, 5, -3, 2**24 + 1, -(2**24) - 1, 7], np.float64)
     scale, step = np.float64(np.float32(0.1)) * np.float64(np.float32(0.3)), np.float32(0.06)
     rule = Requantize(rounding="float32")
-    found = numpy_reference.requantize(sums, scale, step, rule)
+    chip = Chip(requantize=rule)
+    found = numpy_reference.requantize(sums, scale, step, chip)
     single = np.float32(scale) / step
     assert [*found] == [float(np.rint(np.float32(value) * single)) for value in sums]
     assert found[4] == np.rint(np.float32(2**24) * single) == -found[5]
-    ties = numpy_reference.requantize(np.array([1.0, 3.0, 5.0, -3.0]), 0.5, 1, rule)
-    assert [*ties] == [0, 2, 2, -2]
+    halves = np.array([1.0, 3.0, 5.0, -3.0])
+    assert [*numpy_reference.requantize(halves, 0.5, 1, chip)] == [0, 2, 2, -2]
+    away = Chip(requantize=rule, rounds="half_away")
+    assert [*numpy_reference.requantize(halves, 0.5, 1, away)] == [1, 2, 3, -2]
     # Codegen gets a rule that drivers with steps could have.
     assert rule.numbers[-1] == ROUNDINGS.index("half_even")
     assert rule.tolerance == Exact()
     assert Requantize(rounding="float32", steps=1, share=0.01).tolerance == Buckets(1, 0.01)
+
+
+def test_halves_are_rounded_as_the_chip_says():
+    below = np.nextafter(np.float32(0.5), np.float32(0))
+    numbers = np.array([0.5, 1.5, 2.5, -0.5, -1.5, below, -below, 2.4, -2.6, 0], np.float32)
+    one, zero = np.float32(1), np.int8(3)
+
+    def quantized(halves):
+        found = numpy_reference.quantize(numbers, one, np.asarray(zero), -1, "int8", halves)
+        return [*(found - 3)]
+
+    assert quantized("half_even") == [0, 2, 2, 0, -2, 0, 0, 2, -3, 0]
+    assert quantized("half_away") == [1, 2, 3, -1, -2, 0, 0, 2, -3, 0]
 
 
 # ---- A network ----------------------------------------------------------------------------------
@@ -649,10 +667,10 @@ def test_joined_tensors_are_rescaled_as_integers(dtype):
     values = [numbers_of(kind[0], 2, 128, 3) for kind in kinds]
     machine = relax.VirtualMachine(compile_for(mod), tvm.cpu())
     found = machine["main"](*map(tvm.runtime.tensor, values)).numpy()
-    rule, ends = support.TABLE.chip.requantize, np.iinfo(dtype)
+    chip, ends = support.TABLE.chip, np.iinfo(dtype)
     expected = [
         numpy_reference.requantize(
-            value.astype("float64") - zero, float(np.float32(scale)), float(np.float32(0.02)), rule
+            value.astype("float64") - zero, float(np.float32(scale)), float(np.float32(0.02)), chip
         )
         for value, (_, scale, zero) in zip(values, kinds, strict=True)
     ]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The suite `quantized` finds each driver that rescales by another rule than the declared one."""
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
 import quick_cases
-from backend.engine.backend.table.chip import ROUNDINGS, Requantize
-from backend.engine.workbench.conformance import quantized
+from backend.engine.backend.table.chip import ROUNDINGS, Chip, Requantize
+from backend.engine.workbench.conformance import chip, model, numpy_reference, ops, quantized
 from backend.engine.workbench.conformance.compiled import compile_all
-from support import needs_emulator
+from support import needs, needs_emulator
 
 
 def has_ties(name):
@@ -19,7 +19,7 @@ def has_ties(name):
 @cache
 def model_of(name, declared):
     """Return the model of a case, with what a declared rounding computes."""
-    return quantized.find(name).model(Requantize(rounding=declared))
+    return quantized.find(name).model(Chip(requantize=Requantize(rounding=declared)))
 
 
 QUICK = [name for name in quick_cases.of_quantized() if has_ties(name)]
@@ -79,6 +79,24 @@ def test_a_driver_with_shorter_multipliers_than_the_declared_ones_fails_with_rea
     rescale_by(Requantize(multiplier_bits=17))
     compiled = compile_all([work.model() for work in works], bind_constants=True)
     for work in works:
-        outcome = quantized.run_compiled(work, work.model(Requantize()), compiled)
+        outcome = quantized.run_compiled(work, work.model(Chip()), compiled)
         assert outcome.status == "failed"
         assert "off by 1" in outcome.reason
+
+
+@needs("quantize")
+@needs_emulator
+def test_a_driver_that_rounds_halves_in_another_way_than_declared_fails(monkeypatch):
+    name = next(name for name in ops.cases(None) if name.startswith("quantize-halves"))
+
+    def outcome_of():
+        (outcome,) = ops.run_batch([name], print)
+        return outcome
+
+    assert outcome_of().status == "passed"
+    away = partial(numpy_reference.quantize, halves="half_away")
+    monkeypatch.setitem(model._REFERENCES, "quantize", away)
+    monkeypatch.setattr(chip, "ROUNDS_EVENLY", False)
+    outcome = outcome_of()
+    assert outcome.status == "failed"
+    assert "is wrong in 4 of 8 elements" in outcome.reason and "off by 1" in outcome.reason

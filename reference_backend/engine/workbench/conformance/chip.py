@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import tvm
+from tvm import relax
+
 from ...backend.api import TABLE, JsonObject, chains_of
 
 _CHIP = getattr(TABLE, "chip", None)
@@ -19,8 +22,34 @@ SYMBOLS: bool = getattr(_CHIP, "symbols", True)
 HAS_NAN: bool = getattr(_CHIP, "nan", "kept") == "kept"
 """Whether results that depend on NaN are defined."""
 
+ROUNDS_EVENLY: bool = getattr(_CHIP, "rounds", "half_even") == "half_even"
+"""Whether its `quantize` rounds halves as frameworks and TVM's own kernels do."""
+
+QUANTIZED = ("int8", "uint8", "int16")
+"""The element types of quantized tensors."""
+
 SIZES = (1, 3)
 """The values of the symbol "n", tried in turn."""
+
+
+def host_agrees(op: str) -> bool:
+    """Whether TVM's own kernel of an op rounds as the chip does."""
+    return ROUNDS_EVENLY or op != "quantize"
+
+
+def steps_beside_host(mod: tvm.IRModule) -> int:
+    """Return how many steps a model's integers may be from those of a framework or of TVM.
+
+    Each `quantize` may be off if the chip rounds halves in another way, or has no exact rule; as
+    with real numbers, errors of several ops are assumed to add up.
+    """
+    off = max(TABLE.chip.requantize.steps, not ROUNDS_EVENLY)
+    calls: list[relax.Expr] = []
+    for function in mod.functions.values():
+        if off and isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, calls.append)
+    names = [getattr(getattr(call, "op", None), "name", "") for call in calls]
+    return off * names.count("relax.quantize")
 
 
 def fitted(op: str, entry: JsonObject) -> JsonObject:

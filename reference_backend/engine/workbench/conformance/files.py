@@ -15,6 +15,7 @@ import tvm
 from tvm import relax
 
 from ...backend.api import Array, JsonObject, compile_partitioned, judge, partition_for
+from .chip import QUANTIZED
 from .compiled import options_of, placement
 from .extract import CaseFile
 from .outcomes import Outcome
@@ -63,7 +64,7 @@ def run_case(name: str, case: CaseFile) -> Outcome:
     verdict = judge(
         [tensor.numpy() for tensor in results],
         case.expected,
-        limits(case.expected, _has_float16(case.mod)),
+        limits(case.expected, _has_float16(case.mod), case.steps),
     )
     fields.update(error=verdict.error, allowed=verdict.allowed, ratio=verdict.ratio)
     if verdict.text:
@@ -82,11 +83,15 @@ def _has_float16(mod: tvm.IRModule) -> bool:
     return "float16" in dtypes
 
 
-def limits(expected: Sequence[Array], coarse: bool = False) -> list[Array]:
-    """Return the allowed error of each element after several ops, `coarse` with float16 inside."""
+def limits(expected: Sequence[Array], coarse: bool = False, steps: float = 0) -> list[Array]:
+    """Return the allowed error of each element after several ops.
+
+    `coarse`: whether there is float16 inside.
+    `steps`: how many steps quantized integers may be off.
+    """
     allowed = []
     for array in expected:
-        limit = 0.0
+        limit = steps if str(array.dtype) in QUANTIZED else 0.0
         if np.issubdtype(array.dtype, np.floating):
             finite = np.abs(array[np.isfinite(array)].astype(np.float64))
             dtype = "float16" if coarse else str(array.dtype)

@@ -20,7 +20,7 @@ from tvm import relax, tirx
 
 from ...backend.api import DECLINES, Array, Options, is_decline, judge, listening
 from . import quantized
-from .chip import SIZES
+from .chip import QUANTIZED, SIZES, steps_beside_host
 from .compiled import (
     Compiled,
     compile_all,
@@ -142,7 +142,9 @@ class _Round:
             expected = run_on_host(mod, "main", inputs)
         except Exception:
             return  # Some calls that the NPU supports have no kernel for the host.
-        self.save([CaseFile(_ops_of(function), mod, tuple(inputs), tuple(expected), "all")])
+        steps = steps_beside_host(mod)
+        case = CaseFile(_ops_of(function), mod, tuple(inputs), tuple(expected), steps=steps)
+        self.save([case])
 
     def find(self, graphs: Sequence[AnyGraph], options: dict[str, object]) -> int | None:
         """Run graphs, and return the failing one, if any."""
@@ -174,13 +176,17 @@ class _Round:
 def case_of(graph: AnyGraph, n: int, placement: str, options: dict[str, object]) -> CaseFile:
     """Return a graph and a call of it as a self-contained case."""
     main = replace(graph.model, name="main").function()
+    expected = tuple(output.values[n] for output in graph.model.outputs)
+    pairs = zip(expected, graph.limits(n), strict=True)
+    steps = [float(limit.max(initial=0)) for array, limit in pairs if str(array.dtype) in QUANTIZED]
     return CaseFile(
         " ".join(graph.ops),
         tvm.IRModule({"main": main}),
         tuple(argument.values[n] for argument in graph.model.arguments),
-        tuple(output.values[n] for output in graph.model.outputs),
+        expected,
         placement,
         options,
+        max(steps, default=0),
     )
 
 

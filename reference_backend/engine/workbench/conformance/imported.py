@@ -23,6 +23,7 @@ from ...backend.api import (
     partition_for,
 )
 from .cases import symbol_of
+from .chip import QUANTIZED
 from .compiled import UNOPTIMIZED, host_library, linked, options_of
 
 
@@ -144,9 +145,17 @@ def compile_together(
 
 
 def judge_each(
-    actual: Sequence[Array], expected: Sequence[object], rtol: float, atol: float, what: str
+    actual: Sequence[Array],
+    expected: Sequence[object],
+    rtol: float,
+    atol: float,
+    what: str,
+    steps: float = 0,
 ) -> list[Verdict]:
-    """Compare each result on its own."""
+    """Compare each result on its own.
+
+    `steps`: how many steps quantized integers may be off.
+    """
     verdicts = []
     for index, array in enumerate(expected):
         right = np.asarray(array)
@@ -154,7 +163,7 @@ def judge_each(
         if mine and mine[0].dtype == right.dtype and right.dtype.kind == "V":
             # NumPy does not know the kind of bfloat16 and the like.
             mine, right = [mine[0].astype(np.float32)], right.astype(np.float32)
-        allowed = np.zeros(right.shape)
+        allowed = np.full(right.shape, steps if str(right.dtype) in QUANTIZED else 0.0)
         if np.issubdtype(right.dtype, np.floating):
             allowed = atol + rtol * np.abs(right.astype(np.float64))
         verdicts.append(judge(mine, [right], [allowed], what))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,12 @@ def entry_of(op: str) -> Op:
         raise KeyError(f"the table has no entry named '{op}'")
     return entry
 
+
+_REFERENCES = {
+    **vars(numpy_reference),
+    "quantize": partial(numpy_reference.quantize, halves=TABLE.chip.rounds),
+}
+"""What the catalogue's expressions call; rounded as the chip rounds."""
 
 Arrays = Mapping[int, Array]
 """An array for each of the SIZES; the same one where no symbol is involved."""
@@ -116,7 +123,7 @@ def compute(
     names = {spec.name: widen(value) for spec, value in zip(entry.inputs, inputs, strict=True)}
     names.update(values_of_attributes(entry, call, attributes, n))
     with np.errstate(all="ignore"):
-        result = eval(OPS[op]["numpy"], {**vars(numpy_reference), **names})
+        result = eval(OPS[op]["numpy"], {**_REFERENCES, **names})
     return result if isinstance(result, tuple) else (result,)
 
 

@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ...backend.api import Array
-from .numpy_integers import along_axis, dequantize, factors, quantize, requantize, rescale
+from .numpy_integers import (
+    along_axis,
+    dequantize,
+    factors,
+    quantize,
+    requantize,
+    rescale,
+    to_nearest,
+)
 from .numpy_moves import (
     gather_elements,
     gather_nd,
@@ -78,6 +86,7 @@ __all__ = [
     "squeeze",
     "strided_slice",
     "take",
+    "to_nearest",
     "topk",
 ]
 

@@ -281,7 +281,8 @@ def _run(node: Node, model: Imported, program: Program | Exception) -> _Run:
         fields["npu_us"] = round(seconds * 1e6, 1) if fields["found"] == "all" else None
     except Exception as error:
         return _Run(node, model, fields, (), kind_and_message(error))
-    verdicts = judge_each(results, node.outputs, node.rtol, node.atol, "ONNX")
+    steps = chip.steps_beside_host(model.module)
+    verdicts = judge_each(results, node.outputs, node.rtol, node.atol, "ONNX", steps)
     on_host = [op for op in ops if op.placement != "npu"]
     return _Run(node, model, fields, verdicts, excuse=excuse(on_host))
 

@@ -15,7 +15,7 @@ from tvm import relax
 
 from ...backend.api import TABLE, Array, Kind
 from ...capability import Buckets, Elementwise, Op, Quantized, Tolerance
-from ...chip import Requantize
+from ...chip import Chip
 from . import numpy_reference
 from .allowances import Step
 from .cases import symbol_of
@@ -112,17 +112,17 @@ class Work:
         right = {Kind.INTEGERS, Kind.RESCALES} if self.variant.result else {Kind.TO_REAL}
         return TABLE.compositions[label].kind not in right
 
-    def model(self, rule: Requantize = TABLE.chip.requantize) -> Model:
-        """Return it as a model, with the results of a chip that rescales by a rule."""
+    def model(self, chip: Chip = TABLE.chip) -> Model:
+        """Return it as a model, with the results of a chip that rescales and rounds in its way."""
         model = Model(symbol_of(str(self)))
         if self.entry.is_product:
-            return self._matrix(model, rule)
+            return self._matrix(model, chip)
         if self.entry.inside == "integers":
-            return self._sums(model, rule)
-        return self._elementwise(model)
+            return self._sums(model, chip)
+        return self._elementwise(model, chip)
 
-    def _matrix(self, model: Model, rule: Requantize) -> Model:
-        entry, variant = self.entry, self.variant
+    def _matrix(self, model: Model, chip: Chip) -> Model:
+        entry, variant, rule = self.entry, self.variant, chip.requantize
         (_, (data_spec, *_)), (_, (weight_spec, *_)) = self.case.specs()
         axis = integers_of(entry).channel
         zeros = [
@@ -198,7 +198,7 @@ class Work:
             values = {n: value * wide for n, value in sums.items()}
         else:
             values = {
-                n: numpy_reference.requantize(value, wide, step, rule, variant.data == "int16")
+                n: numpy_reference.requantize(value, wide, step, chip, variant.data == "int16")
                 for n, value in sums.items()
             }
         if variant.residual:
@@ -215,13 +215,13 @@ class Work:
                         other.values[n].astype(np.float64) - zeros[0],
                         np.float64(other_step),
                         step,
-                        rule,
+                        chip,
                     )
                 )
                 for n, value in values.items()
             }
         if rounds_once:
-            values = {n: np.rint(v / np.float64(step)) for n, v in values.items()}
+            values = _in_steps(values, step, chip)
         least, most = -np.inf, np.inf
         if variant.activation == "relu":
             expr = model.bind(relax.op.nn.relu(expr))
@@ -229,12 +229,16 @@ class Work:
         elif variant.activation == "clip":
             expr = model.bind(relax.op.clip(expr, 0.5, 3.0))
             exact = np.float32(step) if rule.is_float32 else np.float64(step)
-            least, most = (np.rint(exact.dtype.type(limit) / exact) for limit in (0.5, 3.0))
+            halves = chip.rounds if rule.is_float32 else "half_even"
+            least, most = (
+                float(numpy_reference.to_nearest(exact.dtype.type(limit) / exact, halves))
+                for limit in (0.5, 3.0)
+            )
         elif variant.activation:
             expr, values = _activated(model, variant.activation, Tensor(expr, values))
             peak = max([1.0, *(float(np.abs(v).max()) for v in values.values())])
             step = np.float32(peak / np.iinfo(variant.result).max)
-            values = {n: np.rint(v / np.float64(step)) for n, v in values.items()}
+            values = _in_steps(values, step, chip)
         if not variant.result:
             model.outputs = [Tensor(expr, {n: v.astype(np.float32) for n, v in values.items()})]
             # It may have summed in float32.
@@ -261,7 +265,7 @@ class Work:
         values = np.broadcast_to(np.where(places % 2, limits.min, limits.max), sizes)
         return Spec(shape, dtype, values=values.reshape(-1).tolist())
 
-    def _elementwise(self, model: Model) -> Model:
+    def _elementwise(self, model: Model, chip: Chip) -> Model:
         entry, variant = self.entry, self.variant
         dtypes = (variant.data, variant.weight)
         reals = []
@@ -288,12 +292,12 @@ class Work:
         middle = _middle(variant.result) + variant.zero_points[2]
         limits = np.iinfo(variant.result)
         values = {
-            n: np.clip(np.rint(v / np.float64(step)) + middle, limits.min, limits.max)
-            for n, v in values.items()
+            n: np.clip(v + middle, limits.min, limits.max)
+            for n, v in _in_steps(values, step, chip).items()
         }
         return _quantized(model, expr, step, middle, variant.result, values, Buckets(1))
 
-    def _sums(self, model: Model, rule: Requantize) -> Model:
+    def _sums(self, model: Model, chip: Chip) -> Model:
         """Return a mean, or a rescaling alone, which are exact."""
         entry, variant = self.entry, self.variant
         (_, (spec, *_)), *_ = self.case.specs()
@@ -314,7 +318,7 @@ class Work:
         if variant.ties:
             step = np.float32(4 * np.max(factors[1]))
         values = {
-            n: numpy_reference.requantize(value, factors[n], step, rule)
+            n: numpy_reference.requantize(value, factors[n], step, chip)
             for n, value in sums.items()
         }
         if variant.activation == "relu":
@@ -322,7 +326,9 @@ class Work:
             values = {n: np.maximum(v, 0) for n, v in values.items()}
         middle, limits = _middle(variant.result) + variant.zero_points[2], np.iinfo(variant.result)
         values = {n: np.clip(v + middle, limits.min, limits.max) for n, v in values.items()}
-        return _quantized(model, expr, step, middle, variant.result, values, rule.tolerance)
+        return _quantized(
+            model, expr, step, middle, variant.result, values, chip.requantize.tolerance
+        )
 
 
 class Joined(Work):
@@ -359,8 +365,8 @@ class Joined(Work):
         """How many composites it is."""
         return 1 + sum(kind != self._result for _, kind in self._parts)
 
-    def model(self, rule: Requantize = TABLE.chip.requantize) -> Model:
-        """Return it as a model, with the results of a chip that rescales by a rule."""
+    def model(self, chip: Chip = TABLE.chip) -> Model:
+        """Return it as a model, with the results of a chip that rescales and rounds in its way."""
         model = Model(symbol_of(str(self)))
         dtype, step, middle = self._result
         reals, steps = [], []
@@ -371,7 +377,7 @@ class Joined(Work):
             steps.append(
                 {
                     n: numpy_reference.requantize(
-                        v.astype(np.float64) - zero, exact, np.float32(step), rule
+                        v.astype(np.float64) - zero, exact, np.float32(step), chip
                     )
                     for n, v in tensor.values.items()
                 }
@@ -383,7 +389,7 @@ class Joined(Work):
             n: np.clip(np.concatenate([q[n] for q in steps], axis) + middle, ends.min, ends.max)
             for n in steps[0]
         }
-        return _quantized(model, expr, step, middle, dtype, values, rule.tolerance)
+        return _quantized(model, expr, step, middle, dtype, values, chip.requantize.tolerance)
 
 
 def integers_of(entry: Op) -> Quantized:
@@ -401,6 +407,14 @@ def _weights_for(spec: Spec, axis: int, factors: Sequence[float]) -> Array:
     of_one = 74 * np.sqrt(np.prod(sizes) / len(factors))
     most = np.clip(100 / of_one / np.array(factors), 1, 127).reshape(along)
     return np.rint(generator.uniform(-most, most, sizes)).reshape(-1)
+
+
+def _in_steps(values: Arrays, step: float, chip: Chip) -> dict[int, Array]:
+    """Round real numbers to steps, as the chip's `quantize` does."""
+    return {
+        n: numpy_reference.to_nearest(value / np.float64(step), chip.rounds)
+        for n, value in values.items()
+    }
 
 
 def _middle(dtype: str) -> int:

@@ -18,7 +18,9 @@ ROUNDINGS = ("half_up", "double", "half_even", "half_away", "down", "to_zero")
 """The roundings of a rescaling, in the order of `npu_rounding`, which defines them."""
 FLOAT32 = "float32"
 """The rescaling of drivers with scales at tensors: the exact sum as a float32, times a factor of
-float32, to the nearest integer, halves to even."""
+float32, rounded as the chip's `quantize` does."""
+HALVES = ("half_even", "half_away")
+"""The roundings of a `quantize`: ONNX's and PyTorch's, and that of TFLite."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Requantize:
         The smallest and the largest shift.
     rounding
         One of `ROUNDINGS`; for accumulators of int16, "double" is "half_up", as in TOSA. Or
-        "float32", for which multipliers and shifts do not matter.
+        "float32", for which multipliers and shifts do not matter, and halves go where `Chip.rounds`
+        says.
     steps, share
         How far results may be from this rule, and in which share of the elements: for a chip that
         has no exact one. The conformance kit judges by it.
@@ -124,6 +127,9 @@ class Chip:
         How many devices there are at most; none: as many as the driver counts.
     requantize
         How it rescales the results of integer arithmetic.
+    rounds
+        Where its `quantize` puts a number halfway between two integers: to the even one
+        ("half_even", as ONNX says) or away from zero ("half_away").
     cancellation
         Whether a call can be cancelled while it runs.
     """
@@ -136,6 +142,7 @@ class Chip:
     devices: int | None = None
     cancellation: bool = True
     requantize: Requantize = Requantize()
+    rounds: str = "half_even"
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -154,6 +161,10 @@ class Chip:
                 raise ValueError(f"Chip: '{dtype}' is not an element type; known: {known}.")
         if self.nan not in ("kept", "undefined"):
             raise ValueError(f"Chip: nan is '{self.nan}'; it is either 'kept' or 'undefined'.")
+        if self.rounds not in HALVES:
+            raise ValueError(
+                f"Chip: rounds is '{self.rounds}'; it is either {' or '.join(map(repr, HALVES))}."
+            )
         if self.devices is not None and self.devices < 1:
             raise ValueError(f"Chip: devices is {self.devices}; it must be at least 1.")
 

@@ -19,6 +19,7 @@ import tvm
 from tvm import relax
 
 from ...backend.api import BACKEND, Array, with_bounds_of
+from .chip import steps_beside_host
 from .compiled import partition_for, run_on_host
 from .inlining import inlined
 
@@ -37,6 +38,7 @@ class CaseFile:
     `expected`: the results.
     `placement`: how much of it must be on the NPU: all (in one region), some or none; "": any.
     `options`: fields of `Options` to compile it with.
+    `steps`: how many steps its integers may be off.
     """
 
     name: str
@@ -45,6 +47,7 @@ class CaseFile:
     expected: tuple[Array, ...]
     placement: str = "all"
     options: Mapping[str, object] = field(default_factory=dict)
+    steps: float = 0
 
     def save(self, path: Path) -> None:
         """Write it to a file."""
@@ -53,6 +56,7 @@ class CaseFile:
             "name": self.name,
             "placement": self.placement,
             "options": dict(self.options),
+            "steps": self.steps,
             "module": tvm.ir.save_json(self.mod),
         }
         arrays: dict[str, Any] = {}
@@ -84,7 +88,8 @@ class CaseFile:
                 for role in ("input", "expected")
             )
             name, placement = str(about["name"]), str(about["placement"])
-            case = cls(name, mod, inputs, expected, placement, dict(about["options"]))
+            options, steps = dict(about["options"]), float(about.get("steps", 0))
+            case = cls(name, mod, inputs, expected, placement, options, steps)
             problem = misfit(mod["main"].params, inputs)
             problem = problem or ("" if expected else "it has no results")
             if placement not in PLACEMENTS:
@@ -192,7 +197,8 @@ def extract(
     body, arguments = _without_shapes(body, arguments)
     alone = inlined(mod, body)
     expected = run_on_host(alone, "main", arguments)
-    return CaseFile(part, alone, tuple(arguments), tuple(expected))
+    steps = steps_beside_host(alone)
+    return CaseFile(part, alone, tuple(arguments), tuple(expected), steps=steps)
 
 
 def _partitioned(mod: tvm.IRModule) -> tvm.IRModule:

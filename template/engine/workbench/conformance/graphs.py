@@ -390,7 +390,8 @@ def _host_knows(case: Case, first: Tensor, as_is: bool) -> bool:
     limited = any(spec.values is not None or spec.high is not None for spec in indices)
     as_is &= wanted.shape == first.shape
     cases = [case.entry] if as_is else OPS[case.op]["cases"]
-    return all(entry.get("host", True) for entry in cases) and (as_is or not limited)
+    known = all(entry.get("host", True) for entry in cases) and chip.host_agrees(case.op)
+    return known and (as_is or not limited)
 
 
 def _with_noise(value: Array, is_sum: bool) -> Array:

@@ -4,14 +4,14 @@
 Each op is between a dequantize of each tensor and a quantize, with scales, zero points and ways to
 write a bias drawn at random. The numbers are those of integers: exact sums, and the rescaling of
 the chip. Element-wise ops compute with real numbers; where one is close to a tie, the op is
-dropped, so that all results are exact.
+dropped, so that all results are exact. They are off as far as the table lets a chip be, op by op.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import relax
@@ -20,35 +20,18 @@ from ...backend.api import TABLE, Array, Kind
 from ...capability import Fuses, Op
 from . import numpy_reference, quantized
 from .cases import OPS
+from .drifts import NO_DRIFT, Drift, Integers, of_function, of_product, steps_inside
 from .files import limits
 from .graphs import Choose
 from .model import Model, Spec, Tensor, compute, sums_of
 from .quantized_models import Work
 
+CHIP = TABLE.chip
 _MATRIX = ("matmul", "conv2d", "depthwise_conv2d")
 _TIE = 2e-3
 """How close to a tie, in steps, real numbers may round differently."""
 _WIDE_TIE = 2e-2
 """The same where results use all of the range of int16."""
-
-
-@dataclass(frozen=True, eq=False)
-class Integers:
-    """A quantized tensor of a graph: integers, and the real numbers that they represent."""
-
-    tensor: Tensor
-    scale: float
-    zero: int
-
-    @property
-    def steps(self) -> Array:
-        """The integers less their zero point, in float64."""
-        return self.tensor.values[1].astype(np.float64) - self.zero
-
-    @property
-    def real(self) -> Array:
-        """The real numbers, in float64."""
-        return self.steps * self.scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +41,7 @@ class _Second:
     real: relax.Expr
     steps: Array
     scales: Array
+    drift: Drift = NO_DRIFT
 
 
 def _known() -> list[Op]:
@@ -119,7 +103,7 @@ class IntegerGraph:
             source = choose(self._computed[::-1][:3])
             entries = choose([matrix, matrix, others, means, [], pairs])
             self._step(choose(entries) if entries else None, source)
-        self.model.outputs = self._outputs()
+        self.model.outputs = [integers.tensor for integers in self._outputs()]
 
     @property
     def wants_constants(self) -> bool:
@@ -133,14 +117,10 @@ class IntegerGraph:
         return True
 
     def limits(self, n: int) -> list[Array]:
-        """Return the allowed error of each element of each output.
-
-        Where the chip's rule is not exact, or an SDK computes in float32 what it has no integers
-        for, ops are some steps off, and later ones make that more.
-        """
-        rule = TABLE.chip.requantize
-        steps = 4 * max(rule.steps, rule.is_float32) * len(self.ops)
-        return [limit + steps for limit in limits([item.values[n] for item in self.model.outputs])]
+        """Return the allowed error of each element of each output."""
+        exact = limits([item.values[n] for item in self.model.outputs])
+        drifts = [integers.drift.allowed for integers in self._outputs()]
+        return [limit + drift for limit, drift in zip(exact, drifts, strict=True)]
 
     def misnamed(self, regions: Sequence[Sequence[str]]) -> str:
         """Return which composite does not compute with integers, or nothing."""
@@ -175,11 +155,11 @@ class IntegerGraph:
         self._computed.append(result)
         self.ops.append(name)
 
-    def _outputs(self) -> list[Tensor]:
+    def _outputs(self) -> list[Integers]:
         """Return the values that nothing reads."""
         values = [binding.value for binding in self.model.bindings]
         used = {var for value in values for var in relax.analysis.free_vars(value)}
-        return [integers.tensor for integers in self._computed if integers.tensor.expr not in used]
+        return [integers for integers in self._computed if integers.tensor.expr not in used]
 
     def _moved(self, source: Integers) -> tuple[str, Integers]:
         """Append an op that only moves elements, written with real numbers."""
@@ -201,7 +181,7 @@ class IntegerGraph:
         if len(moved.shape) > 4:
             raise _Unfit
         expr = self._quantize(self.model.bind(call), source.scale, source.zero, source.tensor.dtype)
-        return name, Integers(Tensor(expr, {1: moved}), source.scale, source.zero)
+        return name, replace(source, tensor=Tensor(expr, {1: moved}))
 
     def _joined(self, source: Integers) -> Integers:
         """Append a concat of tensors of several scales."""
@@ -217,9 +197,10 @@ class IntegerGraph:
         expr = self.model.bind(relax.op.concat(reals, axis))
         scale, dtype = self._choose([source.scale, others[0].scale]), source.tensor.dtype
         zero = self._choose([source.zero, self._zero(dtype)])
-        rule = TABLE.chip.requantize
-        steps = [numpy_reference.requantize(part.steps, part.scale, scale, rule) for part in parts]
-        return self._result(expr, np.concatenate(steps, axis), scale, zero, dtype)
+        steps = [numpy_reference.requantize(part.steps, part.scale, scale, CHIP) for part in parts]
+        drifts = [_rescaled(part, scale) for part in parts]
+        drift = Drift(max(one.most for one in drifts), max(one.square for one in drifts))
+        return self._result(expr, np.concatenate(steps, axis), scale, zero, dtype, drift)
 
     def _average(self, entry: Op, source: Integers) -> Integers:
         """Append a mean, or a rescaling alone."""
@@ -235,9 +216,10 @@ class IntegerGraph:
             expr = self.model.bind(call)
         factors = np.float64(source.scale) / counts
         step = self._scale(float(np.abs(sums * factors).max()) / self._choose([100, 200, 40]))
-        values = numpy_reference.requantize(sums, factors, step, TABLE.chip.requantize)
+        values = numpy_reference.requantize(sums, factors, step, CHIP)
         dtype = self._choose(self._types(entry))
-        return self._result(expr, values, step, self._zero(dtype), dtype)
+        drift = source.drift.times(source.scale / step).rounded(CHIP.requantize.steps)
+        return self._result(expr, values, step, self._zero(dtype), dtype, drift)
 
     def _attributes(self, entry: Op, shape: tuple[int, ...]) -> dict[str, object]:
         """Return attributes of a mean over windows or axes."""
@@ -283,8 +265,12 @@ class IntegerGraph:
         reals = [self._real(source), second.real]
         tensors = [Tensor(real, {}) for real in reals]
         call = self.model.normalize(entry.name, tensors, attributes)
-        exact = [source.steps, second.steps]
-        (sums,) = compute(entry.name, call, exact, attributes, 1)
+        exact = source.steps, second.steps
+
+        def sums_of_steps(one: Array, other: Array) -> Array:
+            return compute(entry.name, call, [one, other], attributes, 1)[0]
+
+        sums = sums_of_steps(*exact)
         expr = self.model.bind(call)
         where = sums.ndim - 1 if entry.name == "matmul" else 1
         along = [-1 if index == where else 1 for index in range(sums.ndim)]
@@ -300,25 +286,34 @@ class IntegerGraph:
         steps_of_type = self._choose([100, 200, 40]) * (256 if dtype == "int16" else 1)
         step = self._scale(float(np.abs(sums * wide).max()) / steps_of_type)
         zero = self._zero(dtype)
-        rule = TABLE.chip.requantize
-        values = numpy_reference.requantize(sums, wide, step, rule, wide=is_wide)
+        values = numpy_reference.requantize(sums, wide, step, CHIP, wide=is_wide)
+        drift = of_product(sums_of_steps, exact, (source.drift, second.drift), wide / step)
+        off = CHIP.requantize.steps
         if fuses.residual and self._choose([False, True]):
             other = self._other(sums.shape, step, self._types(entry))
             expr = self.model.bind(relax.op.add(expr, self._real(other)))
-            values = values + numpy_reference.requantize(other.steps, other.scale, step, rule)
+            drift, off = drift + _rescaled(other, step), steps_inside(CHIP.requantize)
+            if CHIP.requantize.is_float32:
+                # With scales at tensors, there is no scale between a sum and a residual.
+                values = (sums * wide + other.real) / step
+                values = numpy_reference.to_nearest(values, CHIP.rounds)
+            else:
+                values = values + numpy_reference.requantize(other.steps, other.scale, step, CHIP)
         limit = -np.inf
         names = {activation.name for activation in TABLE.activations_of(entry)}
         if "relu" in names and self._choose([False, True]):
             expr = self.model.bind(relax.op.nn.relu(expr))
             limit = 0
-        return self._result(expr, np.maximum(values, limit), step, zero, dtype)
+        values, drift = np.maximum(values, limit), drift.rounded(off)
+        return self._result(expr, values, step, zero, dtype, drift)
 
     def _activation(self, shape: tuple[int, ...], types: Sequence[str]) -> _Second:
         """Return a second input that is computed or an argument: with one scale, and batches."""
         columns = self._choose([8, 5, 17])
         batch = self._choose([shape[:-2], ()])
         other = self._other((*batch, shape[-1], columns), 0.05, types)
-        return _Second(self._real(other), other.steps, np.asarray(other.scale, "float32"))
+        scale = np.asarray(other.scale, "float32")
+        return _Second(self._real(other), other.steps, scale, other.drift)
 
     def _constant(self, shape: tuple[int, ...], channel: int, dtype: str) -> _Second:
         """Return a weight, with one scale or one for each channel."""
@@ -382,7 +377,11 @@ class IntegerGraph:
         call = self.model.normalize(entry.name, reals, attributes)
         if tuple(map(int, call.ty.shape)) != tuple(source.tensor.shape):
             raise _Unfit
-        (value,) = compute(entry.name, call, [operand.real for operand in operands], attributes, 1)
+
+        def function(numbers: list[Array]) -> Array:
+            return compute(entry.name, call, numbers, attributes, 1)[0]
+
+        value = function([operand.real for operand in operands])
         dtype = self._choose(self._types(entry))
         # A large int16 leaves a float32 fewer bits, so it may round differently further from a tie.
         wide = dtype == "int16" and self._choose([False, True])
@@ -394,21 +393,22 @@ class IntegerGraph:
             raise _Unfit
         if call.op.name in ("relax.nn.relu", "relax.clip"):
             # The quantize may impose the limits, which leaves a rescaling by the chip's rule.
-            rule = TABLE.chip.requantize
-            rescaled = numpy_reference.requantize(source.steps, source.scale, step, rule)
+            rescaled = numpy_reference.requantize(source.steps, source.scale, step, CHIP)
             if (np.rint(steps) != rescaled)[value == source.real].any():
                 raise _Unfit
-        return self._result(self.model.bind(call), np.rint(steps), step, self._zero(dtype), dtype)
+        drift = of_function(function, operands, step).rounded(steps_inside(CHIP.requantize))
+        expr, zero = self.model.bind(call), self._zero(dtype)
+        return self._result(expr, np.rint(steps), step, zero, dtype, drift)
 
     def _result(
-        self, expr: relax.Expr, steps: Array, scale: float, zero: int, dtype: str
+        self, expr: relax.Expr, steps: Array, scale: float, zero: int, dtype: str, drift: Drift
     ) -> Integers:
         limits_of = np.iinfo(dtype)
         value = np.clip(steps + zero, limits_of.min, limits_of.max).astype(dtype)
         if len(np.unique(value)) < min(value.size, 4):
             raise _Unfit  # It would hide what comes before it.
         tensor = Tensor(self._quantize(expr, scale, zero, dtype), {1: value})
-        return Integers(tensor, scale, zero)
+        return Integers(tensor, scale, zero, drift)
 
     # ---- Parts ----------------------------------------------------------------------------------
 
@@ -489,6 +489,12 @@ class IntegerGraph:
         return self.model.bind(
             relax.op.quantize(expr, relax.const(np.float32(scale)), zeros, -1, dtype)
         )
+
+
+def _rescaled(integers: Integers, step: float) -> Drift:
+    """Return the drift of a tensor in steps of another scale."""
+    off = CHIP.requantize.steps if integers.scale != step else 0
+    return integers.drift.times(integers.scale / step).rounded(off)
 
 
 class _Unfit(Exception):

@@ -15,7 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ...backend.api import Array
-    from ...chip import Requantize
+    from ...chip import Chip
 
 
 def along_axis(values: Array, axis: int, rank: int) -> Array:
@@ -27,10 +27,26 @@ def along_axis(values: Array, axis: int, rank: int) -> Array:
     return values.reshape(shape)
 
 
-def quantize(data: Array, scale: Array, zero_point: Array, axis: int, out_dtype: str) -> Array:
-    """Round(data / scale) + zero point, halves to even, saturated; the division is in float32."""
+def to_nearest(values: Array, halves: str) -> Array:
+    """Round to integers; halves go to the even one, or away from zero."""
+    if halves == "half_even":
+        return np.rint(values)
+    whole = np.trunc(values)
+    result: Array = whole + np.copysign(np.abs(values - whole) >= 0.5, values)
+    return result
+
+
+def quantize(
+    data: Array,
+    scale: Array,
+    zero_point: Array,
+    axis: int,
+    out_dtype: str,
+    halves: str = "half_even",
+) -> Array:
+    """Round(data / scale) + zero point, saturated; the division is in float32."""
     scale = along_axis(scale.astype(np.float32), axis, data.ndim)
-    steps = np.rint(data.astype(np.float32) / scale)
+    steps = to_nearest(data.astype(np.float32) / scale, halves)
     limits = np.iinfo(out_dtype)
     steps = steps.astype(np.float64) + along_axis(zero_point, axis, data.ndim)
     return np.clip(steps, limits.min, limits.max)
@@ -84,15 +100,16 @@ def factors(factor: float, bits: int) -> tuple[int, int]:
 
 
 def requantize(
-    sums: Array, scale: Array | float, step: float, rule: Requantize, wide: bool = False
+    sums: Array, scale: Array | float, step: float, chip: Chip, wide: bool = False
 ) -> Array:
     """Integers of a scale in steps of another one: `scale` broadcasts, the chip's rule says how.
 
     `wide` ones are sums of int16, of 48 bits.
     """
+    rule = chip.requantize
     if rule.is_float32:
         single = np.asarray(scale, np.float32) / np.float32(step)
-        steps: Array = np.rint(np.asarray(sums).astype(np.float32) * single)
+        steps = to_nearest(np.asarray(sums).astype(np.float32) * single, chip.rounds)
         return steps.astype(np.float64)
     factor = scale / np.float64(step)
     bits = rule.wide_multiplier_bits if wide else rule.multiplier_bits

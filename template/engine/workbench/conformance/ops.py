@@ -126,7 +126,7 @@ def _model(work: Work) -> Model:
 
 
 def _asks_host(work: Work) -> bool:
-    return bool(work.case.entry.get("host", True))
+    return bool(work.case.entry.get("host", True)) and chip.host_agrees(work.case.op)
 
 
 def _run(work: Work, model: Model, compiled: Compiled, host: Compiled) -> Outcome:

@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tvm import relax
 
@@ -14,6 +15,7 @@ from backend.engine.backend.ir.calls import Constant
 from backend.engine.backend.shared.backend import BACKEND, PACKAGE
 from backend.engine.workbench.conformance import (
     Settings,
+    drifts,
     files,
     fuzz,
     fuzz_rounds,
@@ -112,6 +114,36 @@ def test_graphs_with_a_part_that_the_driver_declines_are_declined(tmp_path, decl
     (declined,) = found.values()
     assert (declined.case, declined.status) == ("integer graphs, declined", "declined")
     assert "graphs are not judged: the driver declines it: no residual" in declined.reason
+
+
+def test_a_step_off_becomes_what_later_ops_make_of_it():
+    assert drifts.NO_DRIFT.times(9).rounded(0) == drifts.NO_DRIFT
+    first = drifts.NO_DRIFT.rounded(1)
+    assert (first.most, first.square, first.allowed) == (1, 1, 1)
+    # Twice as many steps are 2, which may be rounded either way, and one more is the op's own.
+    assert first.times(1.5).rounded(1) == drifts.Drift(3, 1.5**2 + 0.25 + 1)
+    data, weight = np.zeros((1, 2)), np.array([[3.0], [-4.0]])
+    found = drifts.of_product(np.matmul, (data, weight), (first, drifts.NO_DRIFT), np.array(0.5))
+    assert found == drifts.Drift((3 + 4) / 2, (9 + 16) / 4)
+    assert drifts.of_product(np.matmul, (data, weight), (drifts.NO_DRIFT,) * 2, np.array(1)) == (
+        drifts.NO_DRIFT
+    )
+
+
+def test_the_allowed_steps_hold_behind_many_products_and_are_not_many():
+    """Each of five layers is a step off in every element, in a random direction."""
+    random = np.random.default_rng(5)
+    exact = chip = random.integers(-128, 128, (8, 64)).astype("float64")
+    drift = drifts.NO_DRIFT
+    for _ in range(5):
+        weight = random.integers(-128, 128, (64, 64)).astype("float64")
+        factor = np.array(100 / np.abs(exact @ weight).max())
+        both = drifts.of_product(np.matmul, (exact, weight), (drift, drifts.NO_DRIFT), factor)
+        drift = both.rounded(1)
+        exact = np.rint(exact @ weight * factor)
+        chip = np.rint(chip @ weight * factor) + random.choice([-1, 1], exact.shape)
+    worst = np.abs(chip - exact).max()
+    assert worst <= drift.allowed <= 2 * worst < 20
 
 
 ABORTS = """

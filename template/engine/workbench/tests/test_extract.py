@@ -268,3 +268,22 @@ def test_a_file_that_is_not_a_case_is_refused(command, tmp_path):
             2,
             "FAILED: text is not a case file, as 'extract' writes them",
         )
+
+
+@needs("quantize")
+def test_a_case_file_says_how_many_steps_its_integers_may_be_off(tmp_path):
+    x = relax.Var("x", relax.TensorType((2, 4), "float32"))
+    zero = relax.const(np.int8(3))
+    call = relax.op.quantize(x, relax.const(np.float32(0.5)), zero, -1, "int8")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(result)
+    numbers = np.linspace(-3.1, 4.1, 8, dtype="float32").reshape(2, 4)
+    right = np.rint(numbers / np.float32(0.5)).astype("int8") + np.int8(3)
+    for off, steps, status in ((0, 0, "passed"), (1, 0, "failed"), (1, 1, "passed")):
+        case = CaseFile("q", builder.get(), (numbers,), (right + np.int8(off),), "", {}, steps)
+        case.save(tmp_path / "case.npz")
+        loaded = CaseFile.load(tmp_path / "case.npz")
+        assert (loaded.steps, run_case("q", loaded).status) == (steps, status)

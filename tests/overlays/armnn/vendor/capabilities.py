@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tvm_armnn_npu.engine.capability import Buckets, Op
+from tvm_armnn_npu.engine.capability import Op
 from tvm_armnn_npu.engine.chip import Chip, Limits, Requantize
 from tvm_armnn_npu.engine.sdk import ask_driver
 from tvm_armnn_npu.engine.table import Decline
@@ -16,14 +16,13 @@ CHIP = Chip(
     nan="undefined",
     devices=1,
     cancellation=False,
-    # It computes with the real numbers of the integers, in float32, and rounds halves away from
-    # zero: where many results are halves, up to a seventh of them is a step off.
-    requantize=Requantize(rounding="float32", steps=1, share=0.2),
+    # It computes with the real numbers of the integers, in float32: a result that is almost a half
+    # may be a step off.
+    requantize=Requantize(rounding="float32", steps=1, share=0.02),
+    rounds="half_away",
 )
 
-LIMITS: dict[str, Limits | None] = {
-    "quantize": Limits(tolerance=Buckets(1)),
-}
+LIMITS: dict[str, Limits | None] = {}
 
 DECLINED_BY_SDK: Decline | None = ask_driver
 

@@ -38,13 +38,25 @@ std::string Reason(const Program& program, const Node& node) {
   return reason;
 }
 
+/*! \brief Loads the whole network: what Arm NN makes of several nodes may be more than it has. */
+std::vector<uint8_t> Compile(const Program& program) {
+  npu_armnn::Network network(program, [&](const Value& value) { return program.Data(value); });
+  const std::vector<bool> is_read = network.DefineAll();
+  for (size_t i = 0; i < is_read.size(); ++i) {
+    const bool is_last = program.values[i].source == Source::kNode && !is_read[i];
+    if (is_last) network.AddOutput(static_cast<int32_t>(i));
+  }
+  if (!program.nodes.empty()) npu_armnn::Loaded loaded(network.network());
+  return npu::kit::Serialize(program);
+}
+
 constexpr npu::kit::Driver kDriver = {"armnn",
                                       "20.08",
                                       Reason,
                                       /*options=*/nullptr,
                                       0,
                                       /*channels_last=*/false,
-                                      /*compile=*/nullptr,
+                                      Compile,
                                       /*integers=*/false,
                                       /*quantization=*/false,
                                       /*scales=*/true};

@@ -90,6 +90,22 @@ class Network {
 
   const armnn::INetwork& network() const { return *network_; }
 
+  /*! \brief Adds all inputs and nodes; returns which values something reads. */
+  std::vector<bool> DefineAll() {
+    std::vector<bool> is_read(program_.values.size(), false);
+    for (const Node& node : program_.nodes) {
+      for (int32_t id : node.inputs) {
+        if (id >= 0) is_read[static_cast<size_t>(id)] = true;
+      }
+    }
+    for (size_t i = 0; i < is_read.size(); ++i) {
+      const bool is_input = program_.values[i].source == Source::kInput;
+      if (is_input && is_read[i]) AddInput(static_cast<int32_t>(i));
+    }
+    for (const Node& node : program_.nodes) Define(node);
+    return is_read;
+  }
+
   void AddInput(int32_t id) { slots_[id] = Slot(network_->AddInputLayer(id), InfoOf(id)); }
 
   void AddOutput(int32_t id) {
@@ -100,9 +116,8 @@ class Network {
   armnn::TensorInfo InfoOf(int32_t id) const { return InfoOf(id, DimsOf(program_.At(id))); }
 
   void Define(const Node& node) {
-    if (std::isfinite(node.least) || std::isfinite(node.most)) {
-      Decline("Arm NN: no node has limits");
-    }
+    const bool has_limits = std::isfinite(node.least) || std::isfinite(node.most);
+    if (has_limits) Decline("Arm NN: no node has limits");
     int with = 0, without = 0;
     for (int32_t id : {node.inputs[0], node.inputs[1], node.out}) {
       if (id < 0 || program_.At(id).dtype == NPU_FLOAT32) continue;
@@ -121,17 +136,10 @@ class Network {
 
   /*! \brief Whether each element of a result is one of the operands, or a limit. */
   static bool Selects(const Node& node) {
-    switch (node.kind) {
-      case Kind::kReshape:
-      case Kind::kCopy:
-        return true;
-      case Kind::kPool:
-        return node.pool.kind == NPU_POOL_MAX;
-      default:
-        return node.kind == Kind::kStep &&
-               (node.step == NPU_STEP_MAXIMUM || node.step == NPU_STEP_MINIMUM ||
-                node.step == NPU_STEP_RELU || node.step == NPU_STEP_CLIP);
-    }
+    if (node.kind == Kind::kPool) return node.pool.kind == NPU_POOL_MAX;
+    if (node.kind != Kind::kStep) return node.kind == Kind::kReshape || node.kind == Kind::kCopy;
+    return node.step == NPU_STEP_MAXIMUM || node.step == NPU_STEP_MINIMUM ||
+           node.step == NPU_STEP_RELU || node.step == NPU_STEP_CLIP;
   }
 
   // ---- Tensors ----
@@ -152,16 +160,13 @@ class Network {
       if (scales->scales.size() > 1) return {shape, armnn::DataType::Signed32, scales->scales, 0};
       return {shape, armnn::DataType::Signed32, scales->scales[0], 0};
     }
-    if (dtype != NPU_INT8 && dtype != NPU_UINT8)
-      Decline("only float32, int8 and uint8 are computed");
+    if (dtype != NPU_INT8 && dtype != NPU_UINT8) Decline("it computes float32, int8 and uint8");
     const bool is_signed = dtype == NPU_INT8;
+    const auto type = is_signed ? armnn::DataType::QAsymmS8 : armnn::DataType::QAsymmU8;
     // Integers without a scale are only moved: any will do.
-    if (scales == nullptr) {
-      return {shape, is_signed ? armnn::DataType::QAsymmS8 : armnn::DataType::QAsymmU8, 1.0f, 0};
-    }
+    if (scales == nullptr) return {shape, type, 1.0f, 0};
     if (scales->scales.size() == 1) {
-      return {shape, is_signed ? armnn::DataType::QAsymmS8 : armnn::DataType::QAsymmU8,
-              scales->scales[0], scales->zero_points[0]};
+      return {shape, type, scales->scales[0], scales->zero_points[0]};
     }
     const bool is_centred = std::all_of(scales->zero_points.begin(), scales->zero_points.end(),
                                         [](int32_t zero) { return zero == 0; });
@@ -176,9 +181,7 @@ class Network {
 
   const void* DataOf(int32_t id, const char* what) const {
     const Value& value = program_.At(id);
-    if (value.source != Source::kConstant) {
-      Decline(std::string(what) + " must be a constant");
-    }
+    if (value.source != Source::kConstant) Decline(std::string(what) + " must be a constant");
     return data_(value);
   }
 
@@ -193,8 +196,7 @@ class Network {
   Output Read(int32_t id, const Dims& dims) {
     const Value& value = program_.At(id);
     const armnn::TensorInfo info = InfoOf(id, dims);
-    if (info.HasMultipleQuantizationScales())
-      Decline("Arm NN: only weights have scales by channel");
+    RequireOneScale(info);
     if (value.source == Source::kConstant) {
       return Slot(network_->AddConstantLayer(armnn::ConstTensor(info, data_(value))), info);
     }
@@ -247,12 +249,7 @@ class Network {
       const Output a = Operand(node, 0), b = Operand(node, 1);
       return Through((network_.get()->*add)(nullptr), a, b, out);
     };
-    // A limit of integers is one of their numbers: Arm NN would round halves away from zero.
-    const float unit = out.IsQuantized() ? out.GetQuantizationScale() : 0;
-    const auto limit = [&](int i) {
-      const auto number = static_cast<float>(node.numbers[i]);
-      return unit > 0 && std::isfinite(number) ? std::nearbyint(number / unit) * unit : number;
-    };
+    const auto number = [&](int i) { return static_cast<float>(node.numbers[i]); };
     const auto x = [&] { return Operand(node, 0); };
     switch (node.step) {
       case NPU_STEP_ADD:
@@ -291,9 +288,9 @@ class Network {
       case NPU_STEP_RELU:
         return Activation(Function::ReLu, x(), out);
       case NPU_STEP_CLIP:
-        return Activation(Function::BoundedReLu, x(), out, limit(2), limit(1));
+        return Activation(Function::BoundedReLu, x(), out, number(2), number(1));
       case NPU_STEP_LEAKY_RELU:
-        return Activation(Function::LeakyReLu, x(), out, static_cast<float>(node.numbers[1]));
+        return Activation(Function::LeakyReLu, x(), out, number(1));
       case NPU_STEP_SILU: {
         if (out.IsQuantized()) Decline("Arm NN: a silu of integers has no scale inside");
         const Output from = x();
@@ -349,9 +346,7 @@ class Network {
       return Through(network_->AddConvolution2dLayer(window, weights, bias), Read(node.inputs[0]),
                      InfoOf(node.out));
     }
-    if (op.groups != data.dims[1]) {
-      Decline("Arm NN: a convolution has one group, or one channel in each");
-    }
+    if (op.groups != data.dims[1]) Decline("Arm NN: a group of several has one channel");
     // Its order of the channels of a result: all first ones of the groups, all second ones, ...
     const int64_t each = weight.dims[0] / op.groups;
     const size_t size = BytesOf(weight) / static_cast<size_t>(weight.dims[0]);
@@ -371,9 +366,9 @@ class Network {
     const Value &a = program_.At(node.inputs[0]), &b = program_.At(node.inputs[1]);
     const Value& out = program_.At(node.out);
     const void* elements = DataOf(node.inputs[1], "the second operand of a matmul");
-    if (b.rank != 2 || node.matmul.transpose_a != 0) {
-      Decline("the second operand of a matmul is one matrix, the first is not transposed");
-    }
+    if (node.matmul.transpose_a != 0) Decline("the first operand of a matmul is not transposed");
+    const Dims matrix = {b.dims[b.rank - 2], b.dims[b.rank - 1]};
+    if (CountOf(b) != matrix[0] * matrix[1]) Decline("the second operand of a matmul is one matrix");
     if (a.rank != out.rank) Decline("the first operand of a matmul is not broadcast");
     const int64_t columns = out.dims[out.rank - 1], depth = a.dims[a.rank - 1];
     const int64_t rows = CountOf(out) / columns;
@@ -381,7 +376,7 @@ class Network {
     const Dims dims = {rows, depth}, to = {rows, columns};
     const auto bias = BiasOf(node);
     const bool is_turned = node.matmul.transpose_b != 0;
-    armnn::TensorInfo info = InfoOf(node.inputs[1]);
+    armnn::TensorInfo info = InfoOf(node.inputs[1], matrix);
     if (info.HasMultipleQuantizationScales()) {
       // Only convolutions know scales by channel: rows are images of one pixel.
       const auto* integers = static_cast<const int8_t*>(elements);
@@ -488,7 +483,8 @@ class Network {
     }
     if (pads) {
       const armnn::PadDescriptor pad(padding, static_cast<float>(op.fill_value));
-      return Through(network_->AddPadLayer(pad), from, info);
+      // Else Arm NN puts it into a convolution behind it, as zeros and in place of its own padding.
+      return Reshaped(Through(network_->AddPadLayer(pad), from, info), info);
     }
     const armnn::TransposeDescriptor permuted(
         armnn::PermutationVector(order.data(), static_cast<unsigned>(order.size())));

@@ -20,24 +20,16 @@ class Graph {
  public:
   Graph(const Program& program, const std::vector<void*>& memory) {
     npu_armnn::Network network(program, [&](const Value& value) { return program.Data(value); });
-    std::vector<bool> is_read(program.values.size(), false);
-    for (const Node& node : program.nodes) {
-      for (int32_t id : node.inputs) {
-        if (id >= 0) is_read[static_cast<size_t>(id)] = true;
+    const std::vector<bool> is_read = network.DefineAll();
+    for (size_t i = 0; i < program.values.size(); ++i) {
+      const auto id = static_cast<int32_t>(i);
+      const Source source = program.values[i].source;
+      if (source == Source::kInput && is_read[i]) {
+        inputs_.emplace_back(id, armnn::ConstTensor(network.InfoOf(id), memory[i]));
+      } else if (source == Source::kNode && memory[i] != nullptr) {
+        network.AddOutput(id);
+        outputs_.emplace_back(id, armnn::Tensor(network.InfoOf(id), memory[i]));
       }
-    }
-    for (size_t i = 0; i < program.values.size(); ++i) {
-      const auto id = static_cast<int32_t>(i);
-      if (program.values[i].source != Source::kInput || !is_read[i]) continue;
-      network.AddInput(id);
-      inputs_.emplace_back(id, armnn::ConstTensor(network.InfoOf(id), memory[i]));
-    }
-    for (const Node& node : program.nodes) network.Define(node);
-    for (size_t i = 0; i < program.values.size(); ++i) {
-      const auto id = static_cast<int32_t>(i);
-      if (program.values[i].source != Source::kNode || memory[i] == nullptr) continue;
-      network.AddOutput(id);
-      outputs_.emplace_back(id, armnn::Tensor(network.InfoOf(id), memory[i]));
     }
     if (!program.nodes.empty()) loaded_ = std::make_unique<npu_armnn::Loaded>(network.network());
   }
