@@ -105,18 +105,23 @@ def _constant_behind(expr: relax.Expr, values: Values) -> Constant | None:
 
 
 def scale_factors(site: Site) -> Bindings | None:
-    """Turn `matmul(dequantize(x, s) * c, y)` into `matmul(dequantize(x, s * c), y)`.
+    """Turn `matmul(dequantize(x) * c, dequantize(y, s))` into `matmul(dequantize(x), ... s * c)`.
 
-    ONNX's Gemm has such a factor. If only y is dequantized, its scales are multiplied.
+    ONNX's Gemm has such a factor. It belongs to the operand that is constant: others may read or
+    write the integers of an activation with the scale that they have, and a chip with scales at
+    tensors knows one. Without such an operand, other chips have the scale of another multiplied.
     """
     call = site.call
+    keeps_scales = site.table.chip.requantize.is_float32
     for index, operand in enumerate(call.args):
         scaling = _factor_in(site, operand)
         if scaling is None:
             continue
         product, factor, data = scaling
         partner = call.args[1 - index]
-        for source, is_scaled in ((data, True), (partner, False)):
+        choices = [(data, True), (partner, False)]
+        constant = [choice for choice in choices if _is_constant(site, choice[0])]
+        for source, is_scaled in constant or ([] if keeps_scales else choices):
             end = _before_rearranged(site, source)
             scaled = _scaled(site, end, factor)
             if scaled is None:
@@ -163,6 +168,15 @@ def _rearranged_like(
     value = site.values[expr]
     inner = _rearranged_like(site, steps, value.args[0], end, new)
     return steps.add(with_arguments(value, [inner, *value.args[1:]]))
+
+
+def _is_constant(site: Site, expr: relax.Expr) -> bool:
+    """Whether it is a constant of integers, dequantized for one reader, and rearranged."""
+    end = _before_rearranged(site, expr)
+    value = site.value(end)
+    if not is_call_of(value, DEQUANTIZE) or not site.is_used_once(end):
+        return False
+    return site.constant(value.args[0]) is not None
 
 
 def _scaled(site: Site, expr: relax.Expr, factor: np.float64) -> relax.Call | None:

@@ -388,6 +388,38 @@ def test_the_factors_of_a_gemm_are_in_its_scales_and_its_bias(reals, turned):
     assert np.abs(found - expected).max() <= 0.02 + 1e-5
 
 
+@needs("matmul", "quantize", "dequantize", "add", "multiply")
+def test_the_factor_of_a_gemm_is_in_the_scales_of_its_weight():
+    """The integers of its data have one scale, whoever else reads them."""
+    skip_without_integers("matmul")
+    x = variable("x", 3, 16)
+
+    def gemm(emit):
+        data = both(emit, x, 0.02, 3)
+        scaled = emit(op.multiply(data, relax.const(np.float32(0.3))))
+        product = emit(op.matmul(scaled, weights(emit, (16, 16), 1)[0]))
+        return both(emit, emit(op.add(product, data)), 0.02, 0)
+
+    mod = build([x], gemm)
+    partitioned = support.partition_for(mod)
+    report = backend.offload_report(partitioned)
+    assert not report.on_host
+    assert "relax.multiply" not in {item.op for item in report.ops}
+    scales = set()
+
+    def note(call):
+        if isinstance(call, relax.Call) and getattr(call.op, "name", "") == "relax.dequantize":
+            numbers = call.args[1].value.numpy()
+            scales.update([float(numbers)] if numbers.ndim == 0 else [])
+
+    for function in partitioned.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, note)
+    assert scales == {float(np.float32(0.02))}
+    found, expected = on_both(mod, RNG.standard_normal((3, 16)).astype("float32"))
+    assert np.abs(found - expected).max() <= 0.02 + 1e-5
+
+
 # ---- What is exact ------------------------------------------------------------------------------
 
 
