@@ -6,6 +6,7 @@ import ctypes.util
 import fcntl
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -297,6 +298,24 @@ WITHOUT_SUITES = (
     "and not test_the_driver_takes_something",
 )
 """Tests that pytest skips because the conformance kit runs the same suites in full."""
+
+
+def assert_quantizing_loses_no_macs(python: Path, package: str, models: str, cwd: Path) -> None:
+    """Compare the MACs of models on the NPU, in float and quantized for the backend.
+
+    `models`: "small", the models of the conformance kit, or "large", which must be entirely on it.
+    """
+    out = run(python, ROOT / "tests/run_macs.py", package, models, cwd=cwd)
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    print(json.dumps(found, indent=1))
+    assert len(found) == (16 if models == "small" else 2)
+    for name, (before, after, kinds) in found.items():
+        assert after >= (before if models == "small" else 1.0) > 0, name
+        products = [kind for kind in kinds if "on the host" not in kind]
+        assert any(kind.startswith("quantized_") for kind in products), name
+        if models == "large":
+            assert all(kind.startswith("quantized_") for kind in products), name
+
 
 BUILD_MODEL = """
 from tvm import relax

@@ -16,7 +16,17 @@ from typing import Any
 
 import pytest
 
-from support import NEEDS_ARMNN, ROOT, Workshop, install_without_emulator, lay_over, run, sources
+from support import (
+    NEEDS_ARMNN,
+    ROOT,
+    WITHOUT_SUITES,
+    Workshop,
+    assert_quantizing_loses_no_macs,
+    install_without_emulator,
+    lay_over,
+    run,
+    sources,
+)
 
 pytestmark = [pytest.mark.slow, NEEDS_ARMNN]
 
@@ -77,12 +87,15 @@ QUANTIZED = {
 
 
 @pytest.fixture(scope="module")
-def python(
-    render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, workshop: Workshop
-) -> Path:
-    """Return the Python of an environment with the backend, without an emulator."""
+def project(render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Render a backend, and apply the overlay."""
     skeleton = render(backend_name="armnn_npu", op_preset="custom", ops=OPS, driver="graph")
-    project = lay_over(skeleton, OVERLAY, tmp_path_factory.mktemp("armnn") / "backend")
+    return lay_over(skeleton, OVERLAY, tmp_path_factory.mktemp("armnn") / "backend")
+
+
+@pytest.fixture(scope="module")
+def python(project: Path, workshop: Workshop) -> Path:
+    """Return the Python of an environment with the backend, without an emulator."""
     return install_without_emulator(project, workshop)
 
 
@@ -114,14 +127,66 @@ def test_check_runs_an_op_on_it(python: Path, tmp_path: Path) -> None:
     assert "runs on the NPU, with right values" in out
 
 
+def test_all_rendered_tests_pass(python: Path, project: Path) -> None:
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *WITHOUT_SUITES)
+    out = run(python, *command, cwd=project)
+    print(out)
+    found = re.search(r"(\d+) passed, (\d+) skipped", out)
+    assert found and int(found[1]) > int(found[2]), out
+
+
+PADS = """
+import numpy as np
+import tvm
+from tvm import relax
+import tvm_armnn_npu as backend
+
+op = relax.op
+x = relax.Var("x", relax.TensorType((1, 2, 5, 6), "float32"))
+random = np.random.default_rng(0)
+weight = random.standard_normal((4, 2, 3, 3)).astype("float32")
+data = random.standard_normal((1, 2, 5, 6)).astype("float32")
+for value, padding in ((0.0, 0), (0.0, 1), (2.5, 1)):
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            padded = builder.emit(op.nn.pad(x, [0, 0, 0, 0, 1, 1, 2, 1], pad_value=value))
+            result = builder.emit(op.nn.conv2d(padded, relax.const(weight), padding=padding))
+            result = builder.emit_output(result)
+        builder.emit_func_output(result)
+    report = backend.offload_report(backend.partition_for_armnn_npu(builder.get()))
+    assert (len(report.regions), len(report.on_host)) == (1, 0)
+    machine = relax.VirtualMachine(backend.compile_for_armnn_npu(builder.get()), tvm.cpu())
+    found = machine["main"](tvm.runtime.tensor(data)).numpy()
+    image = np.pad(data, [(0, 0), (0, 0), (1, 1), (2, 1)], constant_values=value)
+    image = np.pad(image, [(0, 0), (0, 0), (padding, padding), (padding, padding)])
+    windows = np.lib.stride_tricks.sliding_window_view(image, (3, 3), (2, 3))
+    expected = np.einsum("nchwij,ocij->nohw", windows, weight)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+print("right")
+"""
+
+
+def test_a_pad_is_not_the_padding_of_the_convolution_behind_it(
+    python: Path, tmp_path: Path
+) -> None:
+    """Arm NN's optimizer would make it that, and forget its value and the other padding."""
+    script = tmp_path / "pads.py"
+    script.write_text(PADS)
+    assert run(python, script, cwd=tmp_path).splitlines()[-1] == "right"
+
+
 def test_the_kit_passes(python: Path, tmp_path: Path) -> None:
-    suites = "ops,composites,quantized,contract"
+    suites = "ops,composites,quantized,contract,fuzz"
     command = ("conformance", "--suite", suites, "--output", tmp_path)
     print(run(python, "-m", "tvm_armnn_npu", *command, cwd=tmp_path))
     result = json.loads((tmp_path / "conformance.json").read_text())
     for suite in suites.split(","):
         found = result["suites"][suite]
-        assert found["passed"] > 3 * found["declined"] and found["failed"] == 0, (suite, found)
+        assert found["failed"] == 0, (suite, found)
+        # Random graphs are two cases, and one more for those that the driver declines.
+        least = 1 if suite == "fuzz" else 3 * found["declined"]
+        assert found["passed"] > least, (suite, found)
 
     def passed(suite: str) -> set[str]:
         cases = (case for case in result["cases"] if "refused" not in case["case"])
@@ -211,3 +276,13 @@ def test_networks_are_entirely_on_it(python: Path, tmp_path: Path) -> None:
             # A step of the result is a hundredth of its range.
             assert network["error"] < 0.02, name
             assert network["of_integers"] == network["products"] > 10, name
+
+
+@pytest.mark.parametrize("models", ["small", "large"])
+def test_no_model_loses_the_npu_when_it_is_quantized(
+    models: str, python: Path, tmp_path: Path
+) -> None:
+    """Nothing runs but the driver's answers."""
+    for package in ("onnx", "onnxruntime", "torch", "torchao"):
+        pytest.importorskip(package)
+    assert_quantizing_loses_no_macs(python, "tvm_armnn_npu", models, tmp_path)

@@ -23,6 +23,7 @@ from support import (
     ROOT,
     WITHOUT_SUITES,
     Workshop,
+    assert_quantizing_loses_no_macs,
     install_without_emulator,
     lay_over,
     run,
@@ -424,3 +425,13 @@ def test_a_quantized_model_is_entirely_on_it(python: Path, tmp_path: Path) -> No
     assert found["regions"] == 1 and found["integers"] > 20
     # A step of the result is a hundredth of its range.
     assert found["error"] < 0.02
+
+
+@pytest.mark.parametrize("models", ["small", "large"])
+def test_no_model_loses_the_npu_when_it_is_quantized(
+    models: str, python: Path, tmp_path: Path
+) -> None:
+    """Nothing runs but the driver's answers."""
+    for package in ("onnx", "onnxruntime", "torch", "torchao"):
+        pytest.importorskip(package)
+    assert_quantizing_loses_no_macs(python, "tvm_xnnpack_npu", models, tmp_path)

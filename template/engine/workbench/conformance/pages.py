@@ -41,12 +41,22 @@ def _about(data: Data) -> list[str]:
     asked = [f"suites {', '.join(options['suites'])}"]
     if options["filters"]:
         asked.append(f"cases with {' or '.join(options['filters'])}")
+    rounding = data.get("rounding")  # Earlier releases did not write it.
     return [
         f"{data['backend']} {data['backend_version']}, driver API {data['driver_api_version']}",
         f"TVM {data['tvm_version']}, tvm-ffi {data['tvm_ffi_version']}, "
         f"Python {data['python_version']}, {data['platform']}",
         "; ".join(asked),
+        *([_rounding(**rounding)] if rounding else []),
     ]
+
+
+def _rounding(quantize: str, requantize: JsonObject) -> str:
+    """Say what integers are judged by."""
+    text = f"integers: quantize rounds {quantize}, sums are rescaled {requantize['rounding']}"
+    if not requantize["steps"]:
+        return text
+    return f"{text}, {requantize['steps']} steps off in {requantize['share']:.1%} of the elements"
 
 
 def _suites(data: Data) -> Rows:

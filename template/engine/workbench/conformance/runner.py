@@ -6,11 +6,12 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from ...backend.api import BACKEND, versions
+from ...backend.api import BACKEND, TABLE, versions
 from . import listing
 from .ledger import LEDGER, apply, expected_failures
 from .outcomes import Outcome, Result
@@ -117,11 +118,13 @@ def _module(suite: str) -> Suite:
 
 
 def _about(suites: Sequence[str], settings: Settings) -> dict[str, object]:
+    chip = TABLE.chip
     return {
         "backend": BACKEND,
         **versions(),
         "python_version": platform.python_version(),
         "platform": platform.platform(),
+        "rounding": {"quantize": chip.rounds, "requantize": asdict(chip.requantize)},
         "options": {
             "suites": list(suites) or list(SUITES),
             "filters": list(settings.filters),

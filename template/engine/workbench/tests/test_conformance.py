@@ -749,6 +749,21 @@ def test_the_file_comes_back_as_it_was(result, tmp_path):
         Result.from_dict({**data, "format_version": 0})
 
 
+def test_the_page_says_what_integers_are_judged_by(result):
+    assert "integers:" not in as_markdown(result.to_dict())
+    rule = {"rounding": "float32", "steps": 1, "share": 0.02}
+    result.about["rounding"] = {"quantize": "half_away", "requantize": rule}
+    sentence = "integers: quantize rounds half_away, sums are rescaled float32"
+    assert f"{sentence}, 1 steps off in 2.0% of the elements" in as_markdown(result.to_dict())
+    rule["steps"] = 0
+    for text in (as_markdown(result.to_dict()), as_html(result.to_dict())):
+        assert sentence in text and "steps off" not in text
+    # A run says it of the chip.
+    rounding = runner.run(["files"], Settings()).about["rounding"]
+    assert rounding["quantize"] == TABLE.chip.rounds
+    assert rounding["requantize"]["rounding"] == TABLE.chip.requantize.rounding
+
+
 def test_the_summary_is_one_line(result):
     line = result.summary()
     assert line.startswith("FAILED: 1 passed, 2 failed, in 3 cases of 2 suites")
