@@ -285,6 +285,227 @@ def check_moved_integers() -> None:
     )
 
 
+def check_concats() -> None:
+    arrays = [integers((1, 2, 3, 4)) for _ in range(6)]
+    scales = [0.5, 0.25, 0.5, 0.75, 1.0, 0.5]
+    real = np.concatenate([(x - 3.0) * s for x, s in zip(arrays, scales, strict=True)], 1)
+
+    def model(count: int) -> Any:
+        def joined(emit: Any, *xs: Any) -> Any:
+            real = [
+                emit(dequantize(x, s, 3)) for x, s in zip(xs[:count], scales[:count], strict=True)
+            ]
+            return quantize(emit(op.concat(real, 1)), 0.5, -4)
+
+        return build(joined, *arrays[:count])
+
+    for count in (2, 6):
+        want = rounded(real[:, : 2 * count] / F32(0.5), -4)
+        ran = Ran(model(count), *arrays[:count])
+        assert ran.on_host == [] and ran.regions == 1, ran.on_host
+        # Each operand has its own scale, so nothing rescales it.
+        assert len(ran.nodes("concat")) == 1 and not ran.nodes("quantize"), ran.listing
+        np.testing.assert_array_equal(ran.results, want)
+        same = Ran(model(count), *arrays[:count], lacks="own scales")
+        assert same.on_host == [] and len(same.nodes("concat")) == 1, same.on_host
+        rescaled = sum(scale != 0.5 for scale in scales[:count])
+        assert len(same.nodes("quantize")) >= rescaled, same.listing
+        np.testing.assert_array_equal(same.results, want)
+        wrong = Ran(model(count), *arrays[:count], fault="zero")
+        assert not np.array_equal(wrong.results, want)
+
+    def reals(emit: Any, *xs: Any) -> Any:
+        return op.stack([emit(op.nn.relu(x)) for x in xs], 1)
+
+    floats = [random.standard_normal((2, 3), dtype="float32") for _ in range(5)]
+    ran = Ran(build(reals, *floats), *floats)
+    want = np.maximum(np.stack(floats, 1), 0)
+    if ran.on_host == []:  # Without stack in the table, it is on the host.
+        assert len(ran.nodes("concat")) == 1, ran.listing
+    np.testing.assert_array_equal(ran.results, want)
+    without = Ran(build(reals, *floats), *floats, lacks="concat")
+    np.testing.assert_array_equal(without.results, want)
+    assert not without.nodes("concat") and without.on_host
+
+
+def softmax(x: Any, axis: int) -> Any:
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
+
+
+def check_softmax() -> None:
+    x = integers((2, 5, 3, 4))
+    real = (x - 3.0) * 0.05
+    for axis in (-1, 1):
+
+        def model(emit: Any, x: Any, axis: int = axis) -> Any:
+            return quantize(emit(op.nn.softmax(emit(dequantize(x, 0.05, 3)), axis)), 1 / 256, -128)
+
+        want = rounded(softmax(real, axis) * F32(256), -128)
+        for lacks, is_whole in (("", True), ("integers", False), ("softmax", None)):
+            ran = Ran(build(model, x), x, lacks=lacks)
+            if is_whole is None:
+                # Not even its parts: the driver has no maximum of an axis.
+                assert ran.on_host and "relax.nn.softmax" in ran.on_host[0], ran.on_host
+                assert "; and as one operation: it lacks a softmax" in ran.on_host[0]
+            else:
+                assert ran.on_host == [] and ran.regions == 1, ran.on_host
+                (node,) = ran.nodes("softmax")
+                assert node.endswith(", scale 0.00390625, zero point -128") == is_whole, node
+            assert np.abs(ran.results.astype(int) - want).max() <= 1
+    array = random.standard_normal((3, 7), dtype="float32")
+    ran = Ran(build(lambda emit, x: op.nn.softmax(x, -1), array), array)
+    assert ran.on_host == [] and len(ran.nodes("softmax")) == 1
+    np.testing.assert_allclose(ran.results, softmax(array, -1), rtol=1e-5, atol=1e-6)
+
+
+def resized(x: Any, size: tuple[int, int]) -> Any:
+    """Interpolate half pixels linearly."""
+    for axis, count in ((2, size[0]), (3, size[1])):
+        place = (np.arange(count) + 0.5) * x.shape[axis] / count - 0.5
+        first = np.floor(place).astype(int)
+        part = (place - first).reshape([-1 if i == axis else 1 for i in range(4)])
+        near, far = (np.clip(first + i, 0, x.shape[axis] - 1) for i in (0, 1))
+        x = np.take(x, near, axis) * (1 - part) + np.take(x, far, axis) * part
+    return x
+
+
+def check_resizes() -> None:
+    x = integers((1, 3, 4, 5))
+    real = (x - 3.0) * 0.5
+
+    def resize(method: str, size: tuple[int, int]) -> Callable[[Any], Any]:
+        return lambda data: op.image.resize2d(
+            data,
+            size,
+            layout="NCHW",
+            method=method,
+            coordinate_transformation_mode="half_pixel",
+            rounding_method="floor" if method == "nearest_neighbor" else "",
+        )
+
+    def linear(emit: Any, x: Any) -> Any:
+        wide = emit(resize("linear", (7, 10))(emit(dequantize(x, 0.5, 3))))
+        return quantize(wide, 0.25, 9)
+
+    def nearest(emit: Any, x: Any) -> Any:
+        return dequantize(
+            emit(resize("nearest_neighbor", (8, 10))(emit(quantize(x, 0.5, 3)))), 0.5, 3
+        )
+
+    want = rounded(resized(real, (7, 10)) / F32(0.25), 9)
+    ran = Ran(build(linear, x), x)
+    assert ran.on_host == [], ran.on_host
+    assert len(ran.nodes("resize")) == 1, ran.listing
+    assert np.abs(ran.results.astype(int) - want).max() <= 1
+    image = real.astype("float32")
+    ran = Ran(build(nearest, image), image)
+    assert ran.on_host == [], ran.on_host
+    (node,) = ran.nodes("resize")
+    assert node.endswith(", scale 0.5, zero point 3"), node
+    rows, columns = ((np.arange(n) + 0.5) * k / n - 0.5 for n, k in ((8, 4), (10, 5)))
+    places = [np.clip(np.floor(i + 1e-5), 0, None).astype(int) for i in (rows, columns)]
+    stored = np.clip(real, -65.5, 62)
+    np.testing.assert_array_equal(ran.results, stored[:, :, places[0]][:, :, :, places[1]])
+
+
+def transposed(x: Any, w: Any, groups: int, stride: int, pad: int, more: int) -> Any:
+    n, c, height, width = x.shape
+    outputs, kernel = w.shape[1], w.shape[2]
+    size = [(k - 1) * stride + kernel + more for k in (height, width)]
+    out = np.zeros((n, groups * outputs, *size))
+    for i in range(c):
+        first = i // (c // groups) * outputs
+        for y in range(height):
+            for z in range(width):
+                part = x[:, i, y, z][:, None, None, None] * w[i]
+                rows, columns = y * stride, z * stride
+                out[
+                    :,
+                    first : first + outputs,
+                    rows : rows + kernel,
+                    columns : columns + kernel,
+                ] += part
+    return out[:, :, pad : size[0] - pad, pad : size[1] - pad]
+
+
+def check_transposed_convolutions() -> None:
+    for groups, shape in ((1, (4, 3, 3, 3)), (2, (4, 2, 3, 3))):
+        x, w = integers((2, 4, 5, 6)), integers(shape)
+        channels = groups * shape[1]
+        scales = random.uniform(0.001, 0.01, shape[1]).astype(F32)
+        every = np.tile(scales, groups)
+        steps = random.integers(-2000, 2000, channels)
+        bias = (steps * (F32(0.05) * every).astype(np.float64)).astype(F32).reshape(-1, 1, 1)
+        sums = transposed(x.astype(np.int64) - 3, w.astype(np.int64), groups, 2, 1, 1)
+        in_steps = requantized(sums + steps.reshape(-1, 1, 1), 0.05, every.reshape(-1, 1, 1), 0.07)
+
+        def model(
+            emit: Any,
+            x: Any,
+            real: bool = False,
+            groups: int = groups,
+            w: Any = w,
+            scales: Any = scales,
+            bias: Any = bias,
+        ) -> Any:
+            data = emit(dequantize(x, 0.05, 3))
+            weight = emit(dequantize(w, scales, np.zeros(len(scales)), axis=1))
+            y = emit(
+                op.nn.conv2d_transpose(
+                    data, weight, strides=2, padding=1, output_padding=1, groups=groups
+                )
+            )
+            return quantize(emit(op.nn.relu(emit(op.add(y, relax.const(bias))))), 0.07, -5)
+
+        want = rounded(in_steps, -5, 0)
+        ran = Ran(build(model, x), x)
+        assert ran.on_host == [] and ran.regions == 1, ran.on_host
+        (node,) = ran.nodes("transposed_convolution")
+        assert node.endswith(", scale 0.0700000003, zero point -5"), node
+        np.testing.assert_array_equal(ran.results, want)
+        wrong = Ran(build(model, x), x, fault="axis")
+        assert not np.array_equal(wrong.results, want)
+        other = Ran(build(model, x), x, lacks="transposed_convolution")
+        assert not other.nodes("transposed_convolution")
+        assert np.abs(other.results.astype(int) - want).max() <= 1
+
+
+def check_hard_swish() -> None:
+    x = integers((1, 3, 4, 5))
+    real = (x - 3.0) * 0.05
+    want = rounded(real * np.clip(real + 3, 0, 6) / 6 / F32(0.04), 2)
+
+    def spelled(emit: Any, x: Any, kind: int) -> Any:
+        const = lambda number: relax.const(number, "float32")  # noqa: E731
+        if kind == 0:
+            inner = emit(op.clip(emit(op.add(x, const(3))), 0, 6))
+            return op.divide(emit(op.multiply(x, inner)), const(6))
+        if kind == 1:
+            inner = emit(op.clip(emit(op.add(x, const(3))), 0, 6))
+            return op.multiply(emit(op.multiply(inner, const(1 / 6))), x)
+        line = emit(op.add(emit(op.multiply(x, const(1 / 6))), const(0.5)))
+        return op.multiply(emit(op.clip(line, 0, 1)), x)
+
+    for kind in (0, 1, 2):
+
+        def model(emit: Any, x: Any, kind: int = kind) -> Any:
+            return quantize(emit(spelled(emit, emit(dequantize(x, 0.05, 3)), kind)), 0.04, 2)
+
+        for lacks in ("", "hard_swish"):
+            ran = Ran(build(model, x), x, lacks=lacks)
+            assert ran.on_host == [], ran.on_host
+            assert np.abs(ran.results.astype(int) - want).max() <= 1
+            assert len(ran.nodes("hard_swish")) == (not lacks), ran.listing
+            assert bool(ran.nodes("multiply")) == bool(lacks), ran.listing
+        array = real.astype("float32")
+        ran = Ran(build(lambda emit, x, kind=kind: spelled(emit, x, kind), array), array)
+        (node,) = ran.nodes("hard_swish")
+        np.testing.assert_allclose(
+            ran.results, real * np.clip(real + 3, 0, 6) / 6, rtol=1e-5, atol=1e-5
+        )
+
+
 def check_a_network() -> None:
     try:
         import onnxruntime  # noqa: F401
@@ -314,5 +535,10 @@ check_real_results_and_residuals()
 check_whole_composites()
 check_other_ops()
 check_moved_integers()
+check_concats()
+check_softmax()
+check_resizes()
+check_transposed_convolutions()
+check_hard_swish()
 check_a_network()
 print("right")

@@ -26,9 +26,22 @@ bool Has(const Program& program, const char* option, const char* word) {
 
 std::string Reason(const Program& program, const Node& node) {
   const auto lacks = [&](const char* word) { return Has(program, "lacks", word); };
-  const bool is_product = node.kind == Kind::kMatmul || node.kind == Kind::kConvolution;
+  const bool is_product = node.kind == Kind::kMatmul || node.kind == Kind::kConvolution ||
+                          node.kind == Kind::kTransposedConvolution;
   const Scales* data = node.inputs[0] < 0 ? nullptr : program.ScalesOf(node.inputs[0]);
   const Value& out = program.At(node.out);
+  const std::string name = NameOf(node);
+  if (node.kind >= Kind::kConcat && lacks(name.c_str())) return "it lacks a " + name;
+  if (node.kind == Kind::kConcat && lacks("own scales")) {
+    for (const int32_t id : program.InputsOf(node)) {
+      if (data != nullptr && !(*program.ScalesOf(id) == *program.ScalesOf(node.out))) {
+        return "all have one scale";
+      }
+    }
+  }
+  if (data != nullptr && node.kind == Kind::kSoftmax && lacks("integers")) {
+    return "it has no softmax of integers";
+  }
   if (data != nullptr && is_product) {
     if (lacks("integers")) return "it has no product of integers";
     if (out.dtype == NPU_FLOAT32 && lacks("real results")) return "it has no real results";
@@ -61,7 +74,18 @@ std::string Reason(const Program& program, const Node& node) {
     case Kind::kReshape:
     case Kind::kQuantize:
     case Kind::kDequantize:
+    case Kind::kConcat:
       return "";
+    case Kind::kSoftmax:
+      return node.softmax.logarithm == 0 ? "" : "it has no logarithm of a softmax";
+    case Kind::kTransposedConvolution:
+      return node.transposed_convolution.spatial_rank == 2 ? "" : "a window has two dimensions";
+    case Kind::kResize:
+      return node.resize.kind != NPU_RESIZE_CUBIC &&
+                     node.resize.position == NPU_RESIZE_HALF_PIXEL &&
+                     node.resize.rounding == NPU_RESIZE_ROUND_FLOOR
+                 ? ""
+                 : "it has half pixels, rounds down, and is not cubic";
     case Kind::kCopy: {
       for (int32_t i = 0; i < out.rank; ++i) {
         if (node.copy.data_step[i] != 1 || node.copy.out_step[i] != 1) return "it has no steps";
@@ -83,6 +107,8 @@ std::string Reason(const Program& program, const Node& node) {
         case NPU_STEP_SIGMOID:
         case NPU_STEP_TANH:
           return "";
+        case NPU_STEP_HARD_SWISH:
+          return lacks("hard_swish") ? "it lacks hard_swish" : "";
         default:
           return "it has no " + NameOf(node);
       }
@@ -371,6 +397,119 @@ class Graph {
     }
   }
 
+  /*! \brief How many elements a step along an axis skips. */
+  static int64_t Stride(const Value& value, int32_t axis) {
+    int64_t stride = 1;
+    for (int32_t d = axis + 1; d < value.rank; ++d) stride *= value.dims[d];
+    return stride;
+  }
+
+  void Concat(const Node& node) const {
+    const Value& out = program_.At(node.out);
+    const int32_t axis = node.concat.axis;
+    const int64_t line = Stride(out, axis) * out.dims[axis];
+    int64_t first = 0;
+    for (const int32_t id : program_.InputsOf(node)) {
+      const int64_t part = Stride(out, axis) * program_.At(id).dims[axis];
+      for (int64_t i = 0; i < CountOf(program_.At(id)); ++i) {
+        const int64_t place = i / part * line + first + i % part;
+        const bool has_scales = ScalesOf(id) != nullptr;
+        if (has_scales) WriteReal(node, place, Real(id, i));
+        if (!has_scales) Store(node.out, place, Stored(id, i));
+      }
+      first += part;
+    }
+  }
+
+  void Softmax(const Node& node) const {
+    const Value& data = program_.At(node.inputs[0]);
+    const int32_t axis = node.softmax.axis;
+    const int64_t stride = Stride(data, axis), size = data.dims[axis];
+    for (int64_t i = 0; i < CountOf(data); ++i) {
+      const int64_t first = i / (stride * size) * (stride * size) + i % stride;
+      double sum = 0;
+      const double own = Real(node.inputs[0], i);
+      for (int64_t k = 0; k < size; ++k) {
+        sum += std::exp(Real(node.inputs[0], first + k * stride) - own);
+      }
+      WriteReal(node, i, 1 / sum);
+    }
+  }
+
+  void Resize(const Node& node) const {
+    const Value &data = program_.At(node.inputs[0]), &out = program_.At(node.out);
+    const npu_resize& op = node.resize;
+    const bool is_nearest = op.kind == NPU_RESIZE_NEAREST;
+    for (int64_t i = 0; i < CountOf(out); ++i) {
+      int64_t base = 0, near[2] = {}, far[2] = {};
+      double part[2] = {};
+      for (int32_t d = 0; d < out.rank; ++d) {
+        const int64_t at = i / Stride(out, d) % out.dims[d];
+        const int side = d == op.axes[0] ? 0 : d == op.axes[1] ? 1 : -1;
+        if (side < 0) {
+          base += at * Stride(data, d);
+          continue;
+        }
+        const double scale = static_cast<double>(data.dims[d]) / static_cast<double>(out.dims[d]);
+        const double place = (static_cast<double>(at) + 0.5) * scale - 0.5;
+        const auto begin = static_cast<int64_t>(std::floor(place + (is_nearest ? 1e-5 : 0)));
+        const auto limited = [&](int64_t k) {
+          return std::min(std::max<int64_t>(k, 0), data.dims[d] - 1) * Stride(data, d);
+        };
+        near[side] = limited(begin);
+        far[side] = limited(begin + 1);
+        part[side] = place - static_cast<double>(begin);
+      }
+      const int32_t from = node.inputs[0];
+      if (is_nearest) {
+        Store(node.out, i, Stored(from, base + near[0] + near[1]));
+        continue;
+      }
+      const double above = Real(from, base + near[0] + near[1]) * (1 - part[1]) +
+                           Real(from, base + near[0] + far[1]) * part[1];
+      const double below = Real(from, base + far[0] + near[1]) * (1 - part[1]) +
+                           Real(from, base + far[0] + far[1]) * part[1];
+      WriteReal(node, i, above * (1 - part[0]) + below * part[0]);
+    }
+  }
+
+  /*! \brief Collects, for each element of the result, what is added to it. The weight is [C, O /
+   *  groups, ...], or [O / groups, ..., C]. */
+  void TransposedConvolution(const Node& node) const {
+    const npu_transposed_convolution& op = node.transposed_convolution;
+    const Value &data = program_.At(node.inputs[0]), &weight = program_.At(node.inputs[1]);
+    const Value& out = program_.At(node.out);
+    const int64_t inputs = Channels(data) / op.groups, outputs = Channels(out) / op.groups;
+    const auto at_weight = [&](int64_t c, int64_t o, int64_t y, int64_t x) {
+      return CHANNELS_LAST ? At(weight, o, c, y, x) : At(weight, c, o, y, x);
+    };
+    for (int64_t i = 0; i < CountOf(out); ++i) {
+      const int64_t row = i / Stride(out, CHANNELS_LAST ? 1 : 2) % Size(out, 0);
+      const int64_t column = i / Stride(out, CHANNELS_LAST ? 2 : 3) % Size(out, 1);
+      const int64_t channel = i / Stride(out, CHANNELS_LAST ? 3 : 1) % Channels(out);
+      Sum sum;
+      for (int64_t y = 0; y < Size(weight, 0); ++y) {
+        for (int64_t x = 0; x < Size(weight, 1); ++x) {
+          const int64_t top = row + op.pads_begin[0] - y * op.dilations[0];
+          const int64_t left = column + op.pads_begin[1] - x * op.dilations[1];
+          if (top % op.strides[0] != 0 || left % op.strides[1] != 0 || top < 0 || left < 0 ||
+              top / op.strides[0] >= Size(data, 0) || left / op.strides[1] >= Size(data, 1)) {
+            continue;
+          }
+          for (int64_t m = 0; m < inputs; ++m) {
+            const int64_t c = channel / outputs * inputs + m;
+            const int64_t n = i / Stride(out, 0);
+            Add(node, At(data, n, c, top / op.strides[0], left / op.strides[1]),
+                at_weight(c, channel % outputs, y, x), &sum);
+          }
+        }
+      }
+      // Where nothing is added, the weight tells the scale of the bias.
+      sum.weight = at_weight(channel / outputs * inputs, channel % outputs, 0, 0);
+      WriteSum(node, i, sum, channel);
+    }
+  }
+
   void Step(const Node& node) const {
     const Value& out = program_.At(node.out);
     for (int64_t i = 0; i < CountOf(out); ++i) {
@@ -411,6 +550,8 @@ class Graph {
         return 1 / (1 + std::exp(-a));
       case NPU_STEP_TANH:
         return std::tanh(a);
+      case NPU_STEP_HARD_SWISH:
+        return a * std::min(std::max(a + 3, 0.0), 6.0) / 6;
       default:
         return a + b;
     }
@@ -430,6 +571,14 @@ class Graph {
         return Copy(node);
       case Kind::kStep:
         return Step(node);
+      case Kind::kConcat:
+        return Concat(node);
+      case Kind::kSoftmax:
+        return Softmax(node);
+      case Kind::kResize:
+        return Resize(node);
+      case Kind::kTransposedConvolution:
+        return TransposedConvolution(node);
       case Kind::kReshape:
         for (int64_t i = 0; i < CountOf(program_.At(node.out)); ++i) {
           Store(node.out, i, Stored(node.inputs[0], i));

@@ -126,8 +126,8 @@ EDITS = {
         )
     ],
     f"{KIT}/program.h": [
-        ("  kDequantize = 12,\n", "  kDequantize = 12,\n  kReverse = 13,\n"),
-        ('{"dequantize", 1}', '{"dequantize", 1}, {"reverse", 1}'),
+        ("  kVendor = 17,\n", "  kVendor = 17,\n  kReverse = 18,\n"),
+        ('{"vendor", 0}', '{"vendor", 0}, {"reverse", 1}'),
         (
             "    Quantization quantization;\n",
             "    Quantization quantization;\n    npu_reverse reverse;\n",

@@ -22,9 +22,11 @@ npu_builder* NewBuilder(const npu_build_api& api, const LoweringOptions& options
 
 }  // namespace
 
-Emission::Emission(const Graph& graph, const LoweringOptions& options)
+Emission::Emission(const Graph& graph, const LoweringOptions& options,
+                   const std::set<std::string>& composed)
     : graph_(graph),
       options_(options),
+      composed_(composed),
       driver_{BuildDriver(options.role), NewBuilder(BuildDriver(options.role), options, &result_)},
       sink_(MakeSink(driver_, &result_.constants)) {}
 

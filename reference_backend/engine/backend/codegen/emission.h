@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
@@ -29,8 +30,10 @@ namespace npu {
 /*! \brief A graph at the driver, as far as it is written. */
 class Emission {
  public:
-  /*! \brief Throws a Refusal if the driver refuses its options. */
-  Emission(const Graph& graph, const LoweringOptions& options);
+  /*! \brief Throws a Refusal if the driver refuses its options. The calls `composed`, by their
+   *  names, are not asked for as whole operations. */
+  Emission(const Graph& graph, const LoweringOptions& options,
+           const std::set<std::string>& composed = {});
 
   void AddSymbolsAndInputs();
   /*! \brief Adds the weights of a unit, as integers if its lowering and the driver take them. */
@@ -84,6 +87,8 @@ class Emission {
   npu_tensor_desc DescOf(npu_tensor tensor) const;
   /*! \brief Whether the driver describes integers by scales at tensors. */
   bool HasScales() const { return driver_.api.set_quantization != nullptr; }
+  /*! \brief Whether a call is to be composed of several operations: the driver has declined it. */
+  bool IsComposed(const std::string& call) const { return composed_.count(call) != 0; }
   const LoweringOptions& options() const { return options_; }
   const DriverBuilder& driver() const { return driver_; }
   Sink& sink() { return *sink_; }
@@ -108,13 +113,15 @@ class Emission {
     };
     if constexpr (std::is_same_v<Op, npu_matmul>) {
       return HasScales(op.a) || HasScales(op.b) || reads(op.epilogue);
-    } else if constexpr (std::is_same_v<Op, npu_convolution>) {
+    } else if constexpr (std::is_same_v<Op, npu_convolution> ||
+                         std::is_same_v<Op, npu_transposed_convolution>) {
       return HasScales(op.data) || HasScales(op.weight) || reads(op.epilogue);
     } else if constexpr (std::is_same_v<Op, npu_elementwise>) {
       return reads(op.program);
     } else if constexpr (std::is_same_v<Op, npu_reduce>) {
       return HasScales(op.data) || reads(op.epilogue);
-    } else if constexpr (std::is_same_v<Op, npu_pool> || std::is_same_v<Op, npu_scan>) {
+    } else if constexpr (std::is_same_v<Op, npu_pool> || std::is_same_v<Op, npu_scan> ||
+                         std::is_same_v<Op, npu_softmax> || std::is_same_v<Op, npu_resize>) {
       return HasScales(op.data);
     } else {
       return false;
@@ -130,6 +137,7 @@ class Emission {
 
   const Graph& graph_;
   const LoweringOptions& options_;
+  const std::set<std::string> composed_;
   LoweredProgram result_;
   const DriverBuilder driver_;
   std::unique_ptr<Sink> sink_;

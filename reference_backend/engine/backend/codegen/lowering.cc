@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -238,6 +239,15 @@ bool Lowering::LowerAsLookup() {
 
 npu_builder* Lowering::Builder() const { return emission_->driver().handle; }
 
+bool Lowering::HasExtension(const char* name) const {
+  const npu_build_api& api = emission_->driver().api;
+  return api.extension != nullptr && api.extension(name) != nullptr;
+}
+
+const npu_build_api* Lowering::AskedForWhole() const {
+  return emission_->IsComposed(Name()) ? nullptr : &emission_->driver().api;
+}
+
 const void* Lowering::FindExtension(const char* name) const {
   const npu_build_api& api = emission_->driver().api;
   const void* found = api.extension == nullptr ? nullptr : api.extension(name);
@@ -374,6 +384,19 @@ void Lowering::Emit(const npu_gather& op) { emission_->Add(op, Name()); }
   void Lowering::Emit(const npu_##name& op) { emission_->Add(op, Name()); }
 NPU_PLAIN_OPERATIONS(NPU_EMIT, )
 #undef NPU_EMIT
+void Lowering::Emit(const npu_concat& op) { emission_->Add(op, Name()); }
+void Lowering::Emit(const npu_softmax& op) { emission_->Add(op, Name()); }
+void Lowering::Emit(const npu_resize& op) { emission_->Add(op, Name()); }
+
+void Lowering::Emit(const npu_transposed_convolution& op) {
+  if (ReadsScales()) {
+    const npu_tensor_desc weight = emission_->DescOf(op.weight);
+    const double channels = MostElements(weight, 0, 1) / static_cast<double>(op.groups);
+    RequireSumsFit(*this, channels * MostElements(weight, 2, weight.rank));
+  }
+  NameEpilogue(op.epilogue, op.out, 1);
+  emission_->Add(op, Name());
+}
 
 npu_copy Lowering::CopyOf(const Tensor& data, const Tensor& out) const {
   npu_copy copy = {};
@@ -462,25 +485,60 @@ void CheckDriverOptions(const LoweringOptions& options) {
   const Registry registry(nothing, nullptr);
 }
 
-LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal) {
-  rule_of_graph = options.requantization;
-  std::shared_ptr<const Graph> scaled;
-  if (BuildDriver(options.role).set_quantization != nullptr) {
-    scaled = std::make_shared<const Graph>(WithScales(graph));
-  }
-  const Graph& lowered = scaled == nullptr ? graph : *scaled;
-  Emission emission(lowered, options);
+namespace {
+
+/*! \brief Lowers a graph on a builder; the calls `composed`, by their names, are not asked for as
+ *  whole operations. */
+LoweredProgram LowerOnce(const Graph& graph, const LoweringOptions& options, LoweringGoal goal,
+                         const std::set<std::string>& composed) {
+  Emission emission(graph, options, composed);
   Units units;
   // Predicates may ask the driver.
-  const Registry registry(lowered, [&](const OpLowering& entry, size_t node) {
-    const Unit unit(lowered, node, &entry);
-    return entry.when(Lowering(&lowered, &unit, &units, &emission));
+  const Registry registry(graph, [&](const OpLowering& entry, size_t node) {
+    const Unit unit(graph, node, &entry);
+    const Lowering call(&graph, &unit, &units, &emission);
+    if (!entry.extension.empty() && !call.HasExtension(entry.extension.c_str())) return false;
+    return entry.when == nullptr || entry.when(call);
   });
   emission.AddSymbolsAndInputs();
-  units = FormUnits(lowered, registry);
-  for (const Unit& unit : units.list) Lowering(&lowered, &unit, &units, &emission).Lower();
-  LoweredProgram program = emission.Finish(goal);
-  program.graph = std::move(scaled);
+  units = FormUnits(graph, registry);
+  for (const Unit& unit : units.list) Lowering(&graph, &unit, &units, &emission).Lower();
+  return emission.Finish(goal);
+}
+
+/*! \brief Lowers a graph. What the driver declines as a whole operation is composed of others: a
+ *  builder that has declined something is of no use, so all of it begins again. */
+LoweredProgram LowerComposing(const Graph& graph, const LoweringOptions& options,
+                              LoweringGoal goal) {
+  std::set<std::string> composed;
+  std::map<std::string, std::string> reasons;
+  while (true) {
+    try {
+      return LowerOnce(graph, options, goal, composed);
+    } catch (const WholeDeclined& declined) {
+      if (!composed.insert(declined.label).second) throw;
+      reasons[declined.label] = declined.reason;
+    } catch (const Refusal& refusal) {
+      const std::string why = refusal.what();
+      for (const auto& [label, reason] : reasons) {
+        if (why.rfind(label, 0) != 0 || why == label + ": " + reason) continue;
+        throw Refusal(why + "; and as one operation: " + reason);
+      }
+      throw;
+    }
+  }
+}
+
+}  // namespace
+
+LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal) {
+  rule_of_graph = options.requantization;
+  if (BuildDriver(options.role).set_quantization == nullptr) {
+    return LowerComposing(graph, options, goal);
+  }
+  const auto scaled = std::make_shared<const Graph>(WithScales(graph));
+  LoweredProgram program = LowerComposing(*scaled, options, goal);
+  program.graph = scaled;
   return program;
 }
 

@@ -72,17 +72,43 @@ inline Tensor TransposedWeight(Lowering& op, int spatial_rank, int64_t groups) {
   return op.View(turned, joined);
 }
 
+/*! \brief Emits a transposed convolution as one operation. */
+inline void EmitTransposedConvolution(Lowering& op, int spatial_rank) {
+  const std::vector<int64_t> strides = op.Ints("strides");
+  const std::vector<int64_t> dilation = op.Ints("dilation");
+  const std::vector<int64_t> padding = op.Ints("padding");
+  const std::vector<int64_t> output_padding = op.Ints("output_padding");
+  npu_transposed_convolution convolution = {};
+  convolution.data = op.Input(0).id;
+  convolution.weight = op.Input(1).id;
+  convolution.out = op.Output().id;
+  convolution.spatial_rank = spatial_rank;
+  for (int i = 0; i < spatial_rank; ++i) {
+    convolution.strides[i] = strides.at(i);
+    convolution.dilations[i] = dilation.at(i);
+    convolution.pads_begin[i] = padding.at(i);
+    convolution.pads_end[i] = padding.at(spatial_rank + i);
+    convolution.output_padding[i] = output_padding.at(i);
+  }
+  convolution.groups = op.Int("groups");
+  convolution.epilogue = op.Epilogue();
+  op.Emit(convolution);
+}
+
 /*!
  * \brief Lowers a transposed convolution with `spatial_rank` spatial dimensions, channels first.
  *
- * It becomes a convolution without strides on data with zeros between the elements.
- * Override this for an NPU with an engine for it.
+ * For drivers that lack it, it becomes a convolution without strides on data with zeros between the
+ * elements.
  */
 inline void LowerTransposedConvolution(Lowering& op, int spatial_rank) {
   const std::string letters = SpatialLetters(spatial_rank);
   op.RequireOneOf("data_layout", {"NC" + letters});
   op.RequireOneOf("out_layout", {"NC" + letters});
   op.RequireOneOf("kernel_layout", {"IO" + letters});
+  if (!op.IsQuantized() && op.Has(&npu_build_api::add_transposed_convolution)) {
+    return EmitTransposedConvolution(op, spatial_rank);
+  }
   const std::vector<int64_t> strides = op.Ints("strides");
   const std::vector<int64_t> dilation = op.Ints("dilation");
   const std::vector<int64_t> padding = op.Ints("padding");

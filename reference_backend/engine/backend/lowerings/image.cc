@@ -52,12 +52,18 @@ T Position(const Lowering& op, const ResizedAxis& axis, int64_t i) {
   return begin * last + x * (end - begin) * last / gaps;
 }
 
+/*! \brief How the nearest element is found. */
+std::string Rounding(const Lowering& op) {
+  const std::string rounding = op.String("rounding_method");
+  if (!rounding.empty()) return rounding;
+  return op.String("coordinate_transformation_mode") == "align_corners" ? "round" : "floor";
+}
+
 /*! \brief The index of the element nearest to element `i` of the output. In float32 and in the
  *  order of TVM's own kernels, since the last bit decides. */
 int64_t Nearest(const Lowering& op, const ResizedAxis& axis, int64_t i) {
   const std::string mode = op.String("coordinate_transformation_mode");
-  std::string rounding = op.String("rounding_method");
-  if (rounding.empty()) rounding = mode == "align_corners" ? "round" : "floor";
+  const std::string rounding = Rounding(op);
   if (rounding == "floor" && mode == "asymmetric" && axis.out % axis.in == 0) {
     return i / (axis.out / axis.in);
   }
@@ -140,12 +146,47 @@ Tensor Interpolate(Lowering& op, const Tensor& data, const ResizedAxis& axis, np
   return op.View(result, dims);
 }
 
+/*! \brief The place of a word in a list; refuses others. */
+int32_t PlaceOf(const Lowering& op, const std::string& attribute, const std::string& word,
+                const std::vector<std::string>& words) {
+  const auto found = std::find(words.begin(), words.end(), word);
+  if (found == words.end()) op.Refuse("its attribute '" + attribute + "' is '" + word + "'");
+  return static_cast<int32_t>(found - words.begin());
+}
+
+/*! \brief Emits a resize as one operation. */
+void EmitResize(Lowering& op, const ResizedAxis& height, const ResizedAxis& width) {
+  const std::string method = op.String("method");
+  const std::string position = op.String("coordinate_transformation_mode");
+  npu_resize resize = {};
+  resize.data = op.Input(0).id;
+  resize.out = op.Output().id;
+  resize.axes[0] = height.axis;
+  resize.axes[1] = width.axis;
+  resize.kind = static_cast<npu_resize_kind>(
+      PlaceOf(op, "method", method, {"nearest_neighbor", "linear", "cubic"}));
+  resize.position = static_cast<npu_resize_position>(PlaceOf(
+      op, "coordinate_transformation_mode", position,
+      {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn"}));
+  if (resize.kind == NPU_RESIZE_NEAREST) {
+    resize.rounding = static_cast<npu_resize_rounding>(
+        PlaceOf(op, "rounding_method", Rounding(op),
+                {"floor", "ceil", "round_prefer_floor", "round_prefer_ceil", "round"}));
+  } else if (resize.kind == NPU_RESIZE_CUBIC) {
+    resize.cubic_alpha = op.Float("cubic_alpha");
+    resize.cubic_exclude = op.Int("cubic_exclude") != 0 ? 1 : 0;
+  }
+  op.Emit(resize);
+}
+
 void Resize2D(Lowering& op) {
   op.RequireOneOf("layout", {"NCHW", "NHWC"});
   op.RequireOneOf("method", {"nearest_neighbor", "linear", "cubic"});
   const Tensor data = op.Input(0);
   const npu_dtype dtype = data.desc.dtype;
   const ResizedAxis height = ReadAxis(op, 0), width = ReadAxis(op, 1);
+  const bool crops = op.String("coordinate_transformation_mode") == "tf_crop_and_resize";
+  if (!crops && op.Has(&npu_build_api::add_resize)) return EmitResize(op, height, width);
   Tensor result;
   if (op.String("method") == "nearest_neighbor") {
     result = ResizeToNearest(op, ResizeToNearest(op, data, height), width);
@@ -158,7 +199,7 @@ void Resize2D(Lowering& op) {
     }
     result = Interpolate(op, Interpolate(op, wide, height, NPU_FLOAT32), width, dtype);
   }
-  if (op.String("coordinate_transformation_mode") == "tf_crop_and_resize") {
+  if (crops) {
     // Positions outside the image have a special value.
     const auto lies_inside = [&op](const ResizedAxis& axis, int64_t i) {
       const double position = Position<double>(op, axis, i);

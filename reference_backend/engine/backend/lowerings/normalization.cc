@@ -52,10 +52,23 @@ void LayerNorm(Lowering& op) {
 
 REGISTER_LOWERING("relax.nn.layer_norm", LayerNorm);
 
+// Whether the driver is asked for a softmax as one operation, or for its logarithm.
+bool EmitSoftmax(Lowering& op, const Tensor& data, int64_t axis, bool logarithm) {
+  if (!op.Has(&npu_build_api::add_softmax)) return false;
+  npu_softmax softmax = {};
+  softmax.data = data.id;
+  softmax.out = op.Output().id;
+  softmax.axis = static_cast<int32_t>(axis);
+  softmax.logarithm = logarithm ? 1 : 0;
+  op.Emit(softmax);
+  return true;
+}
+
 void Softmax(Lowering& op) {
   const Tensor data = op.Input(0);
   const int64_t rank = data.rank();
   const int64_t axis = (op.Int("axis") + rank) % rank;
+  if (EmitSoftmax(op, data, axis, false)) return;
   Tensor maximum;
   const Tensor exponential = op.Exponentials(data, axis, &maximum);
   const Tensor sum = op.Temporary(NPU_FLOAT32, maximum.dims());
@@ -118,6 +131,7 @@ void LogSoftmax(Lowering& op) {
   const Tensor data = op.Input(0);
   const int64_t rank = data.rank();
   const int64_t axis = (op.Int("axis") + rank) % rank;
+  if (EmitSoftmax(op, data, axis, true)) return;
   Tensor maximum;
   const Tensor exponential = op.Exponentials(data, axis, &maximum);
   const Tensor log_sum = op.Temporary(NPU_FLOAT32, maximum.dims());

@@ -51,6 +51,7 @@ class LayoutAdapter : public Sink {
   }
 #define NPU_ADD(name, reads) void Add(const npu_##name& op) final;
   NPU_OPERATIONS(NPU_ADD, )
+  NPU_WHOLE_OPERATIONS(NPU_ADD, )
 #undef NPU_ADD
   /*! \brief The output is in the layout that the tensor has. */
   void MarkOutput(npu_tensor tensor) final;
@@ -181,6 +182,9 @@ class LayoutAdapter : public Sink {
   template <typename Op>
   void AddInAnyOrder(const Op& op, const std::vector<npu_tensor Op::*>& reads, size_t followed,
                      npu_status (*npu_build_api::*function)(npu_builder*, const Op*));
+  /*! \brief Adds a convolution, or a transposed one. */
+  template <typename Op>
+  void AddConvolution(npu_operation operation, const Op& op);
   /*! \brief A program with the driver's tensors; NULL if there is no program. */
   const npu_vector_program* Place(Program* program, const Layout& layout);
 

@@ -104,15 +104,24 @@ void LayoutAdapter::Add(const npu_matmul& op) {
   Check(driver_.api.add_matmul(driver_.handle, &placed));
 }
 
-void LayoutAdapter::Add(const npu_convolution& op) {
-  npu_convolution placed = op;
+template <typename Op>
+void LayoutAdapter::AddConvolution(npu_operation operation, const Op& op) {
+  Op placed = op;
   Program epilogue(op.epilogue);
-  const Layouts layouts = Ask(NPU_OPERATION_CONVOLUTION, op.data, op.weight, op.out, op.groups);
+  const Layouts layouts = Ask(operation, op.data, op.weight, op.out, op.groups);
   placed.data = Read(op.data, layouts.data);
   placed.weight = Read(op.weight, layouts.weight);
   placed.epilogue = Place(&epilogue, layouts.out);
   placed.out = Write(op.out, layouts.out);
-  Check(driver_.api.add_convolution(driver_.handle, &placed));
+  CheckAdded<Op>((driver_.api.*Operation<Op>::kFunction)(driver_.handle, &placed));
+}
+
+void LayoutAdapter::Add(const npu_convolution& op) {
+  AddConvolution(NPU_OPERATION_CONVOLUTION, op);
+}
+
+void LayoutAdapter::Add(const npu_transposed_convolution& op) {
+  AddConvolution(NPU_OPERATION_TRANSPOSED_CONVOLUTION, op);
 }
 
 void LayoutAdapter::Add(const npu_pool& op) {
@@ -286,7 +295,7 @@ void LayoutAdapter::AddInAnyOrder(const Op& op, const std::vector<npu_tensor Op:
       placed.axis = Inverse(layout.order)[SplitPlaces(layout.blocks, layout.rank())[op.axis]];
     }
     placed.out = Write(op.out, layout);
-    Check((driver_.api.*function)(driver_.handle, &placed));
+    CheckAdded<Op>((driver_.api.*function)(driver_.handle, &placed));
   };
   Accepts accepts;
   if constexpr (kHasAxis<Op>) {
@@ -318,5 +327,45 @@ void LayoutAdapter::Add(const npu_gather& op) {
 NPU_PLAIN_OPERATIONS(NPU_ADD, NPU_READ)
 #undef NPU_ADD
 #undef NPU_READ
+
+void LayoutAdapter::Add(const npu_softmax& op) {
+  AddInAnyOrder(op, {&npu_softmax::data}, 1, &npu_build_api::add_softmax);
+}
+
+void LayoutAdapter::Add(const npu_concat& op) {
+  const std::vector<npu_tensor> inputs(op.inputs, op.inputs + op.input_count);
+  const auto accepts = [this, inputs, axis = op.axis](const Layout& layout) {
+    const int64_t block = BlockOf(layout.blocks, axis);
+    return std::all_of(inputs.begin(), inputs.end(), [&](npu_tensor input) {
+      return CanSplit({At(input).desc.dims[axis]}, {block});
+    });
+  };
+  const auto emit = [this, op, inputs](const Layout& layout) {
+    npu_concat placed = op;
+    std::vector<npu_tensor> read;
+    for (npu_tensor input : inputs) read.push_back(Read(input, layout));
+    placed.inputs = read.data();
+    placed.axis = Inverse(layout.order)[SplitPlaces(layout.blocks, layout.rank())[op.axis]];
+    placed.out = Write(op.out, layout);
+    CheckAdded<npu_concat>(driver_.api.add_concat(driver_.handle, &placed));
+  };
+  Follow(op.out, Choose(inputs, At(op.out).rank()), emit, accepts);
+}
+
+void LayoutAdapter::Add(const npu_resize& op) {
+  const auto accepts = [op](const Layout& layout) {
+    return BlockOf(layout.blocks, op.axes[0]) == 1 && BlockOf(layout.blocks, op.axes[1]) == 1;
+  };
+  const auto emit = [this, op](const Layout& layout) {
+    npu_resize placed = op;
+    placed.data = Read(op.data, layout);
+    for (int32_t& axis : placed.axes) {
+      axis = Inverse(layout.order)[SplitPlaces(layout.blocks, layout.rank())[axis]];
+    }
+    placed.out = Write(op.out, layout);
+    CheckAdded<npu_resize>(driver_.api.add_resize(driver_.handle, &placed));
+  };
+  Follow(op.out, Choose({op.data}, At(op.out).rank()), emit, accepts);
+}
 
 }  // namespace npu

@@ -140,6 +140,8 @@ class Lowering : public CallView {
   const T* Extension(const char* name) const {
     return static_cast<const T*>(FindExtension(name));
   }
+  /*! \brief Whether the driver has an extension of this name; see OpLowering::NeedsExtension. */
+  bool HasExtension(const char* name) const;
   /*! \brief Turns a status that is not NPU_OK into a refusal that names this op and the driver's
    *  reason. */
   void Check(npu_status status) const;
@@ -174,7 +176,15 @@ class Lowering : public CallView {
   void Emit(const npu_gather& op);
 #define NPU_EMIT(name, reads) void Emit(const npu_##name& op);
   NPU_PLAIN_OPERATIONS(NPU_EMIT, )
+  NPU_WHOLE_OPERATIONS(NPU_EMIT, )
 #undef NPU_EMIT
+  /*! \brief Whether to emit a whole operation, such as &npu_build_api::add_concat: the driver has
+   *  it, and has not declined it for this call. Otherwise it is composed of others. */
+  template <typename Function>
+  bool Has(Function npu_build_api::* function) const {
+    const npu_build_api* api = AskedForWhole();
+    return api != nullptr && api->*function != nullptr;
+  }
   /*! \brief The slices of `data` at `indices` along an axis; or its elements, if `out` and
    * `indices` have the same shape. */
   void Gather(const Tensor& data, const Tensor& indices, int64_t axis, const Tensor& out,
@@ -201,6 +211,8 @@ class Lowering : public CallView {
 
  private:
   const void* FindExtension(const char* name) const;
+  /*! \brief The driver's table; NULL if it has declined a whole operation for this call. */
+  const npu_build_api* AskedForWhole() const;
   /*! \brief The Relax op, which lives as long as the graph. */
   const char* OpName() const;
   /*! \brief Tells biases, scales and residuals apart from other steps of an epilogue; `channel` is
@@ -254,6 +266,8 @@ struct OpLowering {
   LowerFunction lower = nullptr;
   ElementwiseFunction elementwise = nullptr;
   Predicate when = nullptr;
+  /*! \brief The name of an extension of the driver; empty: none. */
+  std::string extension;
   bool takes_epilogue = false;
   bool absorbs_transpose = false;
   bool takes_quantized = false;
@@ -301,6 +315,12 @@ struct OpLowering {
    * without. The predicate runs before anything is lowered: it may read attributes and dims. */
   OpLowering& When(Predicate predicate) {
     when = predicate;
+    return *this;
+  }
+  /*! \brief Only for drivers that have this extension; for others, the op has the lowering that it
+   *  would have without this one. */
+  OpLowering& NeedsExtension(const std::string& name) {
+    extension = name;
     return *this;
   }
 };

@@ -42,9 +42,14 @@ const std::vector<OpLowering>& FusedArithmetic() {
   return entries;
 }
 
+/*! \brief Whether an entry is only for some calls, or some drivers. */
+bool IsRestricted(const OpLowering& entry) {
+  return entry.when != nullptr || !entry.extension.empty();
+}
+
 /*! \brief An entry's rank; of two entries for a call, the lower rank wins. */
 int RankOf(const OpLowering& entry) {
-  return (entry.owner == Owner::kVendor ? 0 : 4) + (entry.when != nullptr ? 0 : 2) +
+  return (entry.owner == Owner::kVendor ? 0 : 4) + (IsRestricted(entry) ? 0 : 2) +
          (entry.lower != nullptr ? 0 : 1);
 }
 
@@ -63,7 +68,7 @@ Registry::Index IndexEntries() {
     });
     for (size_t i = 1; i < entries.size(); ++i) {
       bool same = RankOf(*entries[i - 1]) == RankOf(*entries[i]);
-      if (same && entries[i]->when == nullptr) RefuseBoth(*entries[i], op);
+      if (same && !IsRestricted(*entries[i])) RefuseBoth(*entries[i], op);
     }
   }
   return index;
@@ -93,7 +98,7 @@ const OpLowering* Registry::Find(size_t node, bool elementwise) const {
   for (const OpLowering* entry : it->second) {
     if (elementwise && entry->elementwise == nullptr) continue;
     if (found != nullptr && RankOf(*found) != RankOf(*entry)) break;
-    if (entry->when != nullptr && !accepts_(*entry, node)) continue;
+    if (IsRestricted(*entry) && !accepts_(*entry, node)) continue;
     if (found != nullptr) RefuseBoth(*entry, DescribeNode(graph_.nodes[node]));
     found = entry;
   }

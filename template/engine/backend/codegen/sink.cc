@@ -7,11 +7,14 @@ namespace npu {
 
 void DriverBuilder::Check(npu_status status, const std::string& who) const {
   if (status == NPU_OK) return;
-  const char* reason = api.error == nullptr ? nullptr : api.error(handle);
   // Running out of memory for a model is not a driver failure either.
   bool refused = status == NPU_DECLINED || status == NPU_OUT_OF_MEMORY;
-  throw Refusal(who + (refused ? ": " : ": the driver failed: ") +
-                (reason == nullptr ? "no reason given" : reason));
+  throw Refusal(who + (refused ? ": " : ": the driver failed: ") + Reason());
+}
+
+std::string DriverBuilder::Reason() const {
+  const char* reason = api.error == nullptr ? nullptr : api.error(handle);
+  return reason == nullptr ? "no reason given" : reason;
 }
 
 void DriverBuilder::Require(bool has, const char* function, const std::string& who) const {
@@ -65,9 +68,12 @@ class DirectSink : public Sink {
     return added;
   }
   void SetScales(npu_tensor tensor, const Scales& scales) final { Describe(tensor, scales); }
-#define NPU_ADD(name, reads) \
-  void Add(const npu_##name& op) final { Check(driver_.api.add_##name(driver_.handle, &op)); }
+#define NPU_ADD(name, reads)                                             \
+  void Add(const npu_##name& op) final {                                 \
+    CheckAdded<npu_##name>(driver_.api.add_##name(driver_.handle, &op)); \
+  }
   NPU_OPERATIONS(NPU_ADD, )
+  NPU_WHOLE_OPERATIONS(NPU_ADD, )
 #undef NPU_ADD
   void MarkOutput(npu_tensor tensor) final {
     driver_.Check(driver_.api.mark_output(driver_.handle, tensor), "an output of the region");

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver_api.h"
@@ -31,7 +32,28 @@ struct Operation;
     static constexpr const char* kName = "add_" #name;            \
   };
 NPU_OPERATIONS(NPU_OPERATION, )
+NPU_WHOLE_OPERATIONS(NPU_OPERATION, )
 #undef NPU_OPERATION
+
+/*! \brief Whether an operation is a whole one, which others can replace. */
+template <typename Op>
+constexpr bool kIsWhole = false;
+#define NPU_WHOLE(name, reads) \
+  template <>                  \
+  inline constexpr bool kIsWhole<npu_##name> = true;
+NPU_WHOLE_OPERATIONS(NPU_WHOLE, )
+#undef NPU_WHOLE
+
+/*! \brief The driver declines a whole operation, which may be composed of others. */
+class WholeDeclined : public Refusal {
+ public:
+  WholeDeclined(std::string label, const std::string& reason)
+      : Refusal(label + ": " + reason), label(std::move(label)), reason(reason) {}
+
+  /*! \brief The call's name. */
+  const std::string label;
+  const std::string reason;
+};
 
 /*! \brief A builder of the driver. */
 struct DriverBuilder {
@@ -40,6 +62,8 @@ struct DriverBuilder {
 
   /*! \brief Throws a Refusal with the driver's reason unless the status is NPU_OK. */
   void Check(npu_status status, const std::string& who) const;
+  /*! \brief The driver's reason for its last failure. */
+  std::string Reason() const;
   /*! \brief Throws a Refusal that names an absent function. */
   void Require(bool has, const char* function, const std::string& who) const;
 };
@@ -65,6 +89,7 @@ class Sink {
   virtual void SetScales(npu_tensor tensor, const Scales& scales) = 0;
 #define NPU_ADD(name, reads) virtual void Add(const npu_##name& op) = 0;
   NPU_OPERATIONS(NPU_ADD, )
+  NPU_WHOLE_OPERATIONS(NPU_ADD, )
 #undef NPU_ADD
   /*! \brief Makes a tensor the next output of the region. */
   virtual void MarkOutput(npu_tensor tensor) = 0;
@@ -75,6 +100,12 @@ class Sink {
 
  protected:
   void Check(npu_status status) const { driver_.Check(status, label_); }
+  /*! \brief The same for an operation that was added. */
+  template <typename Op>
+  void CheckAdded(npu_status status) const {
+    if (kIsWhole<Op> && status == NPU_DECLINED) throw WholeDeclined(label_, driver_.Reason());
+    Check(status);
+  }
   /*! \brief The same for a tensor of the driver. */
   void Describe(npu_tensor at_driver, const Scales& scales) const;
 

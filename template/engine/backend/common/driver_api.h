@@ -64,7 +64,8 @@ template <typename Op, typename IsFloat>
 bool NeedsIntegers(const Op& op, const IsFloat& is_float) {
   if constexpr (std::is_same_v<Op, npu_matmul>) {
     return !is_float(op.a) || NeedsIntegers(op.epilogue);
-  } else if constexpr (std::is_same_v<Op, npu_convolution>) {
+  } else if constexpr (std::is_same_v<Op, npu_convolution> ||
+                       std::is_same_v<Op, npu_transposed_convolution>) {
     return !is_float(op.data) || !is_float(op.weight) || NeedsIntegers(op.epilogue);
   } else if constexpr (std::is_same_v<Op, npu_reduce>) {
     return NeedsIntegers(op.epilogue);

@@ -274,6 +274,9 @@ typedef enum npu_step_kind {
   /*! \brief As NPU_VECTOR_RESCALE: a times the multiplier b by 2 to the shift c. The fourth operand
    *  is a number, an npu_rounding. Since version 3. */
   NPU_STEP_RESCALE = 46,
+  /*! \brief a * min(max(a + 3, 0), 6) / 6. Only nodes of the driver kit have this kind; programs
+   *  have the steps that it consists of. Since version 4. */
+  NPU_STEP_HARD_SWISH = 47,
 } npu_step_kind;
 
 /*! \brief Where an operand of a step comes from. */
@@ -514,6 +517,96 @@ typedef struct npu_lookup {
   npu_tensor data, table, out;
 } npu_lookup;
 
+/*! \brief Tensors one after the other along an axis. They have the type of `out`, and all of its
+ *  dimensions but for the axis. Since version 4. */
+typedef struct npu_concat {
+  uint32_t size;
+  npu_tensor out;
+  /*! \brief At least one; the list lives only during the call. */
+  const npu_tensor* inputs;
+  int32_t input_count;
+  int32_t axis;
+} npu_concat;
+
+/*! \brief Softmax along an axis: exp(data) divided by its sum, or the logarithm of that
+ *  (`logarithm` not 0). `out` has the shape of `data`. Since version 4. */
+typedef struct npu_softmax {
+  uint32_t size;
+  npu_tensor data, out;
+  int32_t axis;
+  int32_t logarithm;
+} npu_softmax;
+
+/*! \brief How a resize computes an element. Since version 4. */
+typedef enum npu_resize_kind {
+  /*! \brief The element nearest to its position, as npu_resize_rounding says. */
+  NPU_RESIZE_NEAREST = 0,
+  /*! \brief Between the two neighbours of each axis, in proportion. */
+  NPU_RESIZE_LINEAR = 1,
+  /*! \brief Cubic convolution of the four neighbours of each axis. */
+  NPU_RESIZE_CUBIC = 2,
+} npu_resize_kind;
+
+/*! \brief The position in the data of element i of an axis; `in` and `out` are its sizes. Names as
+ *  of ONNX. Since version 4. */
+typedef enum npu_resize_position {
+  /*! \brief (i + 0.5) * in / out - 0.5. */
+  NPU_RESIZE_HALF_PIXEL = 0,
+  /*! \brief The same, and 0 where `out` is 1. */
+  NPU_RESIZE_PYTORCH_HALF_PIXEL = 1,
+  /*! \brief i * (in - 1) / (out - 1), and 0 where `out` is 1. */
+  NPU_RESIZE_ALIGN_CORNERS = 2,
+  /*! \brief i * in / out. */
+  NPU_RESIZE_ASYMMETRIC = 3,
+  /*! \brief (i + 0.5) * in / out. */
+  NPU_RESIZE_TF_HALF_PIXEL_FOR_NN = 4,
+} npu_resize_position;
+
+/*! \brief Which element is nearest to a position. Since version 4. */
+typedef enum npu_resize_rounding {
+  NPU_RESIZE_ROUND_FLOOR = 0,
+  NPU_RESIZE_ROUND_CEIL = 1,
+  /*! \brief Halves down. */
+  NPU_RESIZE_ROUND_PREFER_FLOOR = 2,
+  /*! \brief Halves up. */
+  NPU_RESIZE_ROUND_PREFER_CEIL = 3,
+  /*! \brief Halves to even. */
+  NPU_RESIZE_ROUND_EVEN = 4,
+} npu_resize_rounding;
+
+/*! \brief Resizes two axes; positions outside of the data mean its border. Since version 4. */
+typedef struct npu_resize {
+  uint32_t size;
+  npu_tensor data, out;
+  /*! \brief Height and width. */
+  int32_t axes[2];
+  npu_resize_kind kind;
+  npu_resize_position position;
+  npu_resize_rounding rounding;
+  /*! \brief Of cubic convolution: its coefficient, often -0.75 or -0.5, and whether (not 0) the
+   *  weights of elements outside of the data are 0, and the others are scaled to a sum of 1. */
+  double cubic_alpha;
+  int32_t cubic_exclude;
+} npu_resize;
+
+/*! \brief The transposed convolution of data [N, C, spatial...] with weight [C, O / groups,
+ *  spatial...]: element i of the data adds its product with element k of the weight to element
+ *  i * stride + k * dilation - pad_begin of `out`, if there is such a one. Its size is
+ *  (in - 1) * stride + (kernel - 1) * dilation + 1 - pad_begin - pad_end + output_padding.
+ *  Integers have scales at tensors. Since version 4. */
+typedef struct npu_transposed_convolution {
+  uint32_t size;
+  npu_tensor data, weight, out;
+  int32_t spatial_rank;
+  int64_t strides[NPU_MAX_SPATIAL];
+  int64_t dilations[NPU_MAX_SPATIAL];
+  int64_t pads_begin[NPU_MAX_SPATIAL];
+  int64_t pads_end[NPU_MAX_SPATIAL];
+  int64_t output_padding[NPU_MAX_SPATIAL];
+  int64_t groups;
+  const npu_vector_program* epilogue;
+} npu_transposed_convolution;
+
 /* The list of operations, for code that treats them alike: X(name, reads) for each npu_<name>,
  * which add_<name> adds. `reads` is R(name, role) for each tensor that it always reads, but for
  * those of a vector program. New ones are added at the end.
@@ -534,19 +627,27 @@ typedef struct npu_lookup {
   X(copy, R(copy, data))                                      \
   X(gather, R(gather, data) R(gather, indices))               \
   NPU_PLAIN_OPERATIONS(X, R)
+/* Whole operations (version 4) are for drivers that have them. The engine also knows how to compose
+ * each of the operations above, and does so where the function is absent, or declines the call:
+ * then it builds the program again, with another builder. So a driver may decline what it likes. */
+#define NPU_WHOLE_OPERATIONS(X, R) \
+  X(concat, )                      \
+  X(softmax, R(softmax, data))     \
+  X(resize, R(resize, data))       \
+  X(transposed_convolution, R(transposed_convolution, data) R(transposed_convolution, weight))
 
 /* ---- Layouts (version 2) ----------------------------------------------------------------------
  * Tensors have their dimensions in the order that the operations above name: [N, C, spatial...] and
  * [O, C / groups, spatial...]. A driver whose hardware wants another one, channels last or channels
  * in blocks for example, declares it with the function `layout` of the build half, for convolutions
- * and pools. Then
+ * (also transposed ones) and pools. Then
  *
  * - their tensors arrive with the dimensions in that order. What belongs to spatial dimensions
  *   (strides, pads) stays in the order depth, height, width;
- * - element-wise and plain operations (NPU_PLAIN_OPERATIONS), reductions, copies, and gathers of
- *   elements or along an axis take the order of what they read: axes, offsets and permutations are
- *   those of the tensors as they arrive. Matmuls and other gathers have the header's order, and so
- *   has what would cut a block;
+ * - element-wise and plain operations (NPU_PLAIN_OPERATIONS), reductions, copies, concats, softmax,
+ *   resizes, and gathers of elements or along an axis take the order of what they read: axes,
+ * offsets and permutations are those of the tensors as they arrive. Matmuls and other gathers have
+ * the header's order, and so has what would cut a block;
  * - where the result of an operation with an epilogue, or of an element-wise one, has another order
  *   than the header's, all tensors that the program reads have as many dimensions as the result, in
  *   the same order: a bias [C, 1, 1] of channels last is [1, 1, 1, C];
@@ -561,6 +662,9 @@ typedef struct npu_lookup {
 typedef enum npu_operation {
   NPU_OPERATION_CONVOLUTION = 0,
   NPU_OPERATION_POOL = 1,
+  /*! \brief Only of drivers that have the function. `weight_order` permutes [C, O / groups,
+   *  spatial...]. Since version 4. */
+  NPU_OPERATION_TRANSPOSED_CONVOLUTION = 2,
 } npu_operation;
 
 /*! \brief The layout that a driver wants for an operation's tensors. Since version 2.
@@ -606,8 +710,9 @@ typedef struct npu_layout {
  *   are the products of those of data and weight. Limits are real numbers. The fields for zero
  *   points of npu_matmul and npu_convolution are 0;
  * - a vector program of one LOAD, whose one step is a CAST, quantizes, dequantizes, or rescales;
- * - copies, gathers, views, and maxima and minima of windows or axes take stored numbers from
- *   tensors to others of the same scales. `fill_value` is a stored number;
+ * - copies, gathers, views, resizes to the nearest element, and maxima and minima of windows or
+ * axes take stored numbers from tensors to others of the same scales. `fill_value` is a stored
+ * number;
  * - integers without scales are integers: indices, for example, or int8 that no operation of the
  *   program quantizes or dequantizes, which are only moved.
  */
@@ -814,6 +919,13 @@ typedef struct npu_build_api {
    *  each composite while a model is partitioned, as the last function before `destroy`. Absent: a
    *  composite is taken if each operation is. Since version 4. */
   npu_status (*check_composite)(npu_builder* builder);
+  /*! \brief Whole operations. Absent, or where they are declined: the engine composes them of
+   *  others. Since version 4. */
+  npu_status (*add_concat)(npu_builder* builder, const npu_concat* op);
+  npu_status (*add_softmax)(npu_builder* builder, const npu_softmax* op);
+  npu_status (*add_resize)(npu_builder* builder, const npu_resize* op);
+  npu_status (*add_transposed_convolution)(npu_builder* builder,
+                                           const npu_transposed_convolution* op);
 } npu_build_api;
 
 /* ---- Run ------------------------------------------------------------------------------------ */

@@ -39,11 +39,26 @@ void Flatten(Lowering& op) { op.SetOutput(0, op.View(op.Input(0), op.OutputDims(
 
 REGISTER_LOWERING("relax.flatten", Flatten);
 
+// Tensors one after the other, as one operation.
+void EmitConcat(Lowering& op, const std::vector<npu_tensor>& inputs, int64_t axis) {
+  npu_concat concat = {};
+  concat.out = op.Output().id;
+  concat.inputs = inputs.data();
+  concat.input_count = static_cast<int32_t>(inputs.size());
+  concat.axis = static_cast<int32_t>(axis);
+  op.Emit(concat);
+}
+
 void Concat(Lowering& op) {
   const Tensor out = op.Output();
   const int64_t rank = out.rank();
   // Only vectors have no axis.
   const int64_t axis = op.IsNone("axis") ? 0 : (op.Int("axis") + rank) % rank;
+  if (op.InputCount() > 1 && op.Has(&npu_build_api::add_concat)) {
+    std::vector<npu_tensor> inputs;
+    for (size_t i = 0; i < op.InputCount(); ++i) inputs.push_back(op.Input(i).id);
+    return EmitConcat(op, inputs, axis);
+  }
   npu_copy copy = op.CopyOf(op.Input(0), out);
   for (size_t i = 0; i < op.InputCount(); ++i) {
     const Tensor data = op.Input(i);
@@ -174,6 +189,13 @@ void Stack(Lowering& op) {
   const int64_t axis = op.IsNone("axis") ? 0 : (op.Int("axis") + rank) % rank;
   std::vector<npu_dim> slice = out.dims();
   slice[axis] = FixedDim(1);
+  if (op.InputCount() > 1 && op.Has(&npu_build_api::add_concat)) {
+    std::vector<npu_tensor> inputs;
+    for (size_t i = 0; i < op.InputCount(); ++i) {
+      inputs.push_back(op.View(op.Input(i), slice).id);
+    }
+    return EmitConcat(op, inputs, axis);
+  }
   for (size_t i = 0; i < op.InputCount(); ++i) {
     npu_copy copy = op.CopyOf(op.View(op.Input(i), slice), out);
     copy.out_offset[axis] = static_cast<int64_t>(i);

@@ -19,6 +19,8 @@
 #define DRIVER_KIT_BUILD_H_
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -36,8 +38,10 @@ namespace npu::kit {
 struct Driver {
   const char* name;
   const char* release;
-  /*! \brief Why the SDK has no such node, or "" if it has one. If a node with a bias or limits is
-   *  declined, the kit asks again without them. */
+  /*! \brief Why the SDK has no such node, or "" if it has one: a sentence also for kinds and steps
+   *  that it does not know, since both only grow. If a node with a bias or limits is declined, the
+   *  kit asks again without them; a kConcat, kSoftmax, kResize or kTransposedConvolution, a step
+   *  HARD_SWISH: as several other nodes. */
   std::string (*reason)(const Program& program, const Node& node);
   const npu_option_info* options = nullptr;
   size_t option_count = 0;
@@ -79,6 +83,10 @@ struct Tensor {
   std::shared_ptr<const Scales> scales = nullptr;
   /*! \brief These real numbers, once something reads them. */
   int32_t real = -1;
+  /*! \brief The tensor whose integers get other scales here, once something reads them, and the
+   *  label of the operation; else -1. */
+  npu_tensor rescaled = -1;
+  std::string label = {};
 };
 
 /*! \brief Elements that a program will have, copied when it is complete. */
@@ -130,7 +138,7 @@ struct Builder {
   npu_tensor AddView(npu_tensor data, const Dims& dims) {
     Tensor view = At(data);
     const int64_t count = CountOf(view.port);
-    view.value = view.real = -1;
+    view.value = view.real = view.rescaled = -1;
     if (view.scales != nullptr && view.scales->scales.size() > 1) view.scales = nullptr;
     view.port.rank = static_cast<int32_t>(dims.size());
     std::copy(dims.begin(), dims.end(), view.port.dims);
@@ -172,7 +180,10 @@ struct Builder {
   /*! \brief Removes the last value. */
   void DropValue() {
     program.values.pop_back();
-    program.scales.erase(static_cast<int32_t>(program.values.size()));
+    const auto dropped = static_cast<int32_t>(program.values.size());
+    program.scales.erase(dropped);
+    program.more_inputs.erase(dropped);
+    program.names.erase(dropped);
   }
 
   /*! \brief Gives a value these scales, if there are any. */
@@ -210,6 +221,8 @@ struct Builder {
         value = WithScales(AddConstant(dtype, dims, At(id).data), At(id).scales.get());
         break;
       case Source::kNode: {
+        if (At(root).rescaled >= 0 && At(root).value < 0) AddRescaling(root);
+        if (At(id).value >= 0) return At(id).value;
         const int32_t from = At(root).value;
         if (from < 0) Refuse("a tensor is read before it is written");
         value = from;
@@ -226,7 +239,7 @@ struct Builder {
   /*! \brief Sets the value of a tensor from now on. */
   void Write(npu_tensor id, int32_t value) {
     Tensor& tensor = At(id);
-    if (tensor.port.source != Source::kNode || tensor.value >= 0) {
+    if (tensor.port.source != Source::kNode || tensor.value >= 0 || tensor.rescaled >= 0) {
       Refuse("a tensor is written twice");
     }
     if (tensor.root != id) Decline("an operation writes into a view");
@@ -254,6 +267,27 @@ struct Builder {
     program.nodes.push_back(node);
     program.labels.push_back(label);
     return node.out;
+  }
+
+  /*! \brief Adds an operation of the vendor's own, for functions of an extension:
+   *  \code
+   *  npu_status AddMish(npu_builder* builder, npu_tensor data, npu_tensor out) {
+   *    return Try(&builder->error, [&] {
+   *      Node node = MakeNode(Kind::kVendor);
+   *      node.inputs[0] = builder->Read(data);
+   *      builder->AddVendorNode("acme.mish", node, out);
+   *    });
+   *  }
+   *  \endcode
+   *  The struct that SetAttributes keeps in a node, for ReadAttributes, and inputs behind the first
+   * four, `more`, come to `reason` and to the run half, as the name does.
+   */
+  void AddVendorNode(const std::string& name, const Node& node, npu_tensor out,
+                     const std::vector<int32_t>& more = {}) {
+    const auto next = static_cast<int32_t>(program.values.size());
+    program.names[next] = name;
+    if (!more.empty()) program.more_inputs[next] = more;
+    Write(out, AddNode(node, At(out).port.dtype, DimsOf(out), At(out).scales.get()));
   }
 
   /*! \brief How many operands of a program read a step, or the accumulator (-1). */
@@ -326,7 +360,8 @@ struct Builder {
   }
 
   static bool IsProduct(const Node& node) {
-    return node.kind == Kind::kMatmul || node.kind == Kind::kConvolution;
+    return node.kind == Kind::kMatmul || node.kind == Kind::kConvolution ||
+           node.kind == Kind::kTransposedConvolution;
   }
 
   static bool IsInteger(npu_dtype dtype) { return dtype != NPU_FLOAT32 && dtype != NPU_FLOAT16; }
@@ -465,6 +500,21 @@ struct Builder {
       if (step.kind == NPU_STEP_OTHER) {
         Decline("there is no node for " + std::string(step.op));
       }
+      if (const npu_operand* data = integers ? nullptr : HardSwishOf(steps, s, s + 4)) {
+        Node whole = MakeNode(Kind::kStep);
+        whole.step = NPU_STEP_HARD_SWISH;
+        whole.inputs[0] = data->kind == NPU_OPERAND_TENSOR ? ReadReal(data->index)
+                          : data->kind == NPU_OPERAND_STEP
+                              ? results.at(static_cast<size_t>(data->index))
+                              : accumulator;
+        const Dims whole_dims = kit::DimsOf(program.At(whole.inputs[0]));
+        const npu_dtype whole_type = s + 4 < count ? inner : dtype;
+        if (whole_dims == DimsOf(out) && Takes(whole, whole_type, whole_dims)) {
+          s += 3;
+          result = results[static_cast<size_t>(s)] = AddNode(whole, whole_type, whole_dims);
+          continue;
+        }
+      }
       Node node = MakeNode(Kind::kStep);
       node.step = step.kind;
       // The first operand of these steps is the data, the others are numbers of the node.
@@ -523,6 +573,90 @@ struct Builder {
     }
     if (result < 0) Decline("there is no node that only broadcasts");
     Write(out, result);
+  }
+
+  /*! \brief The data of a hard_swish that is spelled in steps `first` to `end`, of which only the
+   *  last one is read by others; NULL: they are none.
+   *
+   *  The table's spellings, in all orders of factors: x * clip(x + 3, 0, 6) / 6, and
+   *  x * clip(x / 6 + 0.5, 0, 1). */
+  const npu_operand* HardSwishOf(const npu_vector_program* steps, int32_t first, int32_t end) {
+    if (end > steps->step_count) return nullptr;
+    const npu_operand* data = nullptr;
+    const auto same = [](const npu_operand& a, const npu_operand& b) {
+      return a.kind == b.kind && a.index == b.index && a.kind != NPU_OPERAND_NUMBER;
+    };
+    // Each step is a line in x, limited or not, or such a line times x: c * clip(a * x + b, ...).
+    struct Line {
+      double slope = 1, offset = 0, least = -INFINITY, most = INFINITY, factor = 1;
+      bool is_limited = false, times_x = false;
+    };
+    std::vector<Line> lines;
+    const auto inner = [&](const npu_operand& operand) -> const Line* {
+      const bool is_own = operand.kind == NPU_OPERAND_STEP && operand.index >= first;
+      return is_own ? &lines.at(static_cast<size_t>(operand.index - first)) : nullptr;
+    };
+    for (int32_t s = first; s < end; ++s) {
+      const npu_step& step = steps->steps[s];
+      if (s + 1 < end && UsesOf(steps, s) != 1) return nullptr;
+      std::vector<double> numbers;
+      const Line* line = nullptr;
+      int32_t reads_data = 0;
+      for (int32_t i = 0; i < step.operand_count; ++i) {
+        const npu_operand& operand = step.operands[i];
+        double number = 0;
+        if (const Line* found = inner(operand)) {
+          if (line != nullptr || (i > 0 && step.kind == NPU_STEP_DIVIDE)) return nullptr;
+          line = found;
+        } else if (ReadNumber(operand, &number) &&
+                   (operand.kind == NPU_OPERAND_NUMBER || CountOf(At(operand.index).port) == 1)) {
+          if (i == 0 && step.kind == NPU_STEP_DIVIDE) return nullptr;
+          numbers.push_back(number);
+        } else if (data == nullptr || same(*data, operand)) {
+          data = &operand;
+          ++reads_data;
+        } else {
+          return nullptr;
+        }
+      }
+      Line next = line == nullptr ? Line() : *line;
+      const bool is_product = step.kind == NPU_STEP_MULTIPLY || step.kind == NPU_STEP_SCALE;
+      const bool is_sum = step.kind == NPU_STEP_ADD || step.kind == NPU_STEP_BIAS;
+      if (line != nullptr && reads_data == 1 && numbers.empty() && is_product && !next.times_x) {
+        next.times_x = true;
+      } else if ((line == nullptr ? reads_data : 1 - reads_data) != 1) {
+        return nullptr;
+      } else if (step.kind == NPU_STEP_CLIP && numbers.size() == 2 && !next.is_limited &&
+                 !next.times_x) {
+        next.is_limited = true;
+        next.least = numbers[0];
+        next.most = numbers[1];
+      } else if (numbers.size() != 1) {
+        return nullptr;
+      } else if (is_sum && !next.is_limited && !next.times_x) {
+        next.offset += numbers[0];
+      } else if (is_product || step.kind == NPU_STEP_DIVIDE) {
+        const double factor = is_product ? numbers[0] : 1 / numbers[0];
+        if (next.is_limited || next.times_x) {
+          next.factor *= factor;
+        } else {
+          next.slope *= factor;
+          next.offset *= factor;
+        }
+      } else {
+        return nullptr;
+      }
+      lines.push_back(next);
+    }
+    const Line& whole = lines.back();
+    const auto is = [](double number, double expected) {
+      return std::fabs(number - expected) <= 1e-6 * std::max(1.0, std::fabs(expected));
+    };
+    const double slope = whole.slope * whole.factor;
+    const bool fits = whole.is_limited && whole.times_x && is(6 * slope, 1) &&
+                      is(whole.offset * whole.factor, 0.5) && is(whole.least, 0) &&
+                      is(whole.most * whole.factor, 1);
+    return fits ? data : nullptr;
   }
 
   int32_t AddNumber(double number, npu_dtype dtype) {
@@ -595,6 +729,24 @@ struct Builder {
     node.inputs[1] = AddConstant(NPU_FLOAT32, dims, scales.scales.data());
     node.inputs[2] = AddConstant(NPU_INT32, dims, scales.zero_points.data());
     return node;
+  }
+
+  /*! \brief Removes the constants of a conversion that is not added. */
+  void DropConversion(const Node& node) {
+    for (int32_t i : {2, 1}) {
+      if (node.inputs[i] >= 0) DropConstant();
+    }
+  }
+
+  /*! \brief Adds the node of a tensor whose integers get other scales. */
+  void AddRescaling(npu_tensor id) {
+    const int32_t from = Read(At(id).rescaled);
+    std::string current = At(id).label;
+    std::swap(current, label);
+    const Tensor& to = At(id);
+    const Node node = Conversion(Kind::kQuantize, from, *to.scales);
+    At(id).value = AddNode(node, to.port.dtype, DimsOf(id), to.scales.get());
+    std::swap(current, label);
   }
 
   /*! \brief The value of a tensor: of integers with scales, the real numbers. */
@@ -709,8 +861,21 @@ struct Builder {
       if (to == nullptr) return Write(out, ReadReal(first.operands[0].index));
       if (from != nullptr) {
         const Node node = Conversion(Kind::kQuantize, Read(first.operands[0].index), *to);
-        if (AddLimited(node, nullptr, out)) return;
+        if (Takes(node, At(out).port.dtype, DimsOf(out), to)) {
+          // Added when it is read: a concat may read what comes before it.
+          DropConversion(node);
+          At(out).rescaled = first.operands[0].index;
+          At(out).label = label;
+          return;
+        }
       }
+    } else if (const npu_operand* data = HardSwishOf(steps, 0, steps->step_count);
+               data != nullptr && data->kind == NPU_OPERAND_TENSOR &&
+               DimsOf(data->index) == DimsOf(out)) {
+      Node node = MakeNode(Kind::kStep);
+      node.step = NPU_STEP_HARD_SWISH;
+      node.inputs[0] = Read(data->index);
+      if (AddLimited(node, nullptr, out)) return;
     } else if (first.kind != NPU_STEP_OTHER && first.kind != NPU_STEP_CAST &&
                steps->step_count == (limits == nullptr ? 1 : 2)) {
       Node node = MakeNode(Kind::kStep);
@@ -797,6 +962,68 @@ struct Builder {
                  &npu_convolution::data, &npu_convolution::weight);
   }
 
+  void Add(const npu_transposed_convolution* op) {
+    npu_transposed_convolution alone = *op;
+    alone.epilogue = nullptr;
+    AddComputing(Kind::kTransposedConvolution, &Node::transposed_convolution, alone, op->epilogue,
+                 &npu_transposed_convolution::data, &npu_transposed_convolution::weight);
+  }
+
+  void Add(const npu_softmax* op) {
+    AddComputing(Kind::kSoftmax, &Node::softmax, *op, nullptr, &npu_softmax::data);
+  }
+
+  void Add(const npu_resize* op) {
+    if (op->kind == NPU_RESIZE_NEAREST) {
+      return AddAlone(Kind::kResize, &Node::resize, *op, &npu_resize::data);
+    }
+    AddComputing(Kind::kResize, &Node::resize, *op, nullptr, &npu_resize::data);
+  }
+
+  /*! \brief A concat of these values, the next node to be added or asked about. */
+  Node ConcatOf(const std::vector<int32_t>& values, const npu_concat& op) {
+    Node node = MakeNode(Kind::kConcat);
+    node.concat.size = op.size;
+    node.concat.out = -1;
+    node.concat.axis = op.axis;
+    const size_t first = std::min<size_t>(values.size(), NPU_MAX_OPERANDS);
+    std::copy_n(values.begin(), first, node.inputs);
+    if (first < values.size()) {
+      program.more_inputs[static_cast<int32_t>(program.values.size())].assign(
+          values.begin() + static_cast<std::ptrdiff_t>(first), values.end());
+    }
+    return node;
+  }
+
+  void Add(const npu_concat* op) {
+    const npu_dtype dtype = At(op->out).port.dtype;
+    const Dims dims = DimsOf(op->out);
+    const Scales* scales = At(op->out).scales.get();
+    const auto read = [&](const auto& value_of) {
+      std::vector<int32_t> values;
+      for (int32_t i = 0; i < op->input_count; ++i) values.push_back(value_of(op->inputs[i]));
+      return values;
+    };
+    // What only rescales an operand may be left to the concat.
+    std::vector<int32_t> given = read([&](npu_tensor id) {
+      const bool is_left =
+          At(id).value < 0 && At(id).rescaled >= 0 && At(At(id).rescaled).port.dtype == dtype;
+      return Read(is_left ? At(id).rescaled : id);
+    });
+    if (!Takes(ConcatOf(given, *op), dtype, dims, scales)) {
+      given = read([&](npu_tensor id) { return Read(id); });
+      if (scales != nullptr && !Takes(ConcatOf(given, *op), dtype, dims, scales)) {
+        return WriteQuantized(op->out, [&](npu_tensor real) {
+          given = read([&](npu_tensor id) { return ReadReal(id); });
+          const Node node = ConcatOf(given, *op);
+          Write(real, AddNode(node, NPU_FLOAT32, dims));
+        });
+      }
+    }
+    const Node node = ConcatOf(given, *op);
+    Write(op->out, AddNode(node, dtype, dims, scales));
+  }
+
   void Add(const npu_pool* op) {
     if (op->kind == NPU_POOL_MAX) return AddAlone(Kind::kPool, &Node::pool, *op, &npu_pool::data);
     AddComputing(Kind::kPool, &Node::pool, *op, nullptr, &npu_pool::data);
@@ -840,7 +1067,19 @@ struct Builder {
 
   void Add(const npu_scan* op) { AddAlone(Kind::kScan, &Node::scan, *op, &npu_scan::data); }
 
-  void Add(const npu_order* op) { AddAlone(Kind::kOrder, &Node::order, *op, &npu_order::data); }
+  /*! \brief Indices of int64 may also come from ones of int32. */
+  void Add(const npu_order* op) {
+    const Node node = NodeOf(Kind::kOrder, &Node::order, *op, &npu_order::data);
+    const npu_dtype dtype = At(op->out).port.dtype;
+    const Dims dims = DimsOf(op->out);
+    if (dtype == NPU_INT64 && !Takes(node, dtype, dims) && Takes(node, NPU_INT32, dims)) {
+      Node cast = MakeNode(Kind::kStep);
+      cast.step = NPU_STEP_CAST;
+      cast.inputs[0] = AddNode(node, NPU_INT32, dims);
+      return Write(op->out, AddNode(cast, dtype, dims));
+    }
+    Write(op->out, AddNode(node, dtype, dims));
+  }
 
   void Add(const npu_lookup* op) {
     AddAlone(Kind::kLookup, &Node::lookup, *op, &npu_lookup::data, &npu_lookup::table);
@@ -876,9 +1115,7 @@ struct Builder {
   void FlattenUnread() {
     std::vector<bool> is_read(program.values.size(), false);
     for (const Node& node : program.nodes) {
-      for (int32_t id : node.inputs) {
-        if (id >= 0) is_read[static_cast<size_t>(id)] = true;
-      }
+      for (int32_t id : program.InputsOf(node)) is_read[static_cast<size_t>(id)] = true;
     }
     for (size_t i = 0; i < program.values.size(); ++i) {
       Value& value = program.values[i];
@@ -896,9 +1133,7 @@ struct Builder {
   void DropUnread() {
     std::vector<bool> is_read(program.values.size(), false);
     for (const Node& node : program.nodes) {
-      for (int32_t id : node.inputs) {
-        if (id >= 0) is_read[static_cast<size_t>(id)] = true;
-      }
+      for (int32_t id : program.InputsOf(node)) is_read[static_cast<size_t>(id)] = true;
     }
     for (const Value& output : program.outputs) is_read[static_cast<size_t>(output.place)] = true;
     program.constant_bytes = 0;
@@ -1074,6 +1309,10 @@ npu_build_api BuildTable() {
   api.add_gather = AddOp<npu_gather>;
   api.add_scan = AddOp<npu_scan>;
   api.add_order = AddOp<npu_order>;
+  api.add_concat = AddOp<npu_concat>;
+  api.add_softmax = AddOp<npu_softmax>;
+  api.add_resize = AddOp<npu_resize>;
+  api.add_transposed_convolution = AddOp<npu_transposed_convolution>;
   if (kDriver.integers) {
     api.add_lookup = AddOp<npu_lookup>;
     api.integers = 1;
@@ -1091,9 +1330,12 @@ npu_build_api BuildTable() {
   if (kDriver.channels_last) {
     api.layout = [](npu_builder*, npu_layout* layout) {
       const int32_t last = layout->data.rank - 1;
+      const bool is_transposed = layout->operation == NPU_OPERATION_TRANSPOSED_CONVOLUTION;
+      layout->weight_order[0] = is_transposed ? 1 : 0;
       for (int32_t i = 1; i <= last; ++i) {
         layout->order[i] = layout->weight_order[i] = i == last ? 1 : i + 1;
       }
+      if (is_transposed) layout->weight_order[last] = 0;
       return NPU_OK;
     };
   }

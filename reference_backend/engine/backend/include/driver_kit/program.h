@@ -173,6 +173,16 @@ enum class Kind : int32_t {
   kQuantize = 11,
   /*! \brief Input: data of 8 or 16 bits. The result is (data - zero point) * scale in float32. */
   kDequantize = 12,
+  /*! \brief Inputs: any number of tensors, `Program::InputsOf`. For drivers with `scales`, each may
+   *  have scales of its own. */
+  kConcat = 13,
+  kSoftmax = 14,
+  kResize = 15,
+  /*! \brief Inputs: data, weight, and perhaps a bias of one element for each channel. */
+  kTransposedConvolution = 16,
+  /*! \brief An operation of the vendor's own, which `Program::NameOf` names; see
+   *  Builder::AddVendorNode. */
+  kVendor = 17,
 };
 
 /*! \brief Of each kind: its name in messages and listings, and the inputs that it always has. */
@@ -181,10 +191,24 @@ struct KindInfo {
   int32_t inputs;
 };
 /*! \brief Each kind has a row, in their order. */
-inline constexpr KindInfo kKinds[] = {
-    {"matmul", 2}, {"convolution", 2}, {"pool", 1},      {"reduction", 1}, {"copy", 1},
-    {"gather", 2}, {"scan", 1},        {"order", 1},     {"step", 0},      {"reshape", 1},
-    {"lookup", 2}, {"quantize", 1},    {"dequantize", 1}};
+inline constexpr KindInfo kKinds[] = {{"matmul", 2},
+                                      {"convolution", 2},
+                                      {"pool", 1},
+                                      {"reduction", 1},
+                                      {"copy", 1},
+                                      {"gather", 2},
+                                      {"scan", 1},
+                                      {"order", 1},
+                                      {"step", 0},
+                                      {"reshape", 1},
+                                      {"lookup", 2},
+                                      {"quantize", 1},
+                                      {"dequantize", 1},
+                                      {"concat", 1},
+                                      {"softmax", 1},
+                                      {"resize", 1},
+                                      {"transposed_convolution", 2},
+                                      {"vendor", 0}};
 constexpr int32_t kKindCount = sizeof(kKinds) / sizeof(kKinds[0]);
 
 /*! \brief Whether quantized tensors may have this type. */
@@ -201,11 +225,15 @@ struct Quantization {
   int32_t axis;
 };
 
+/*! \brief The most bytes of a struct of attributes of kVendor. */
+constexpr size_t kVendorBytes = 128;
+
 /*! \brief A node. Its results are limited to `least` and `most`. */
 struct Node {
   Kind kind;
   npu_step_kind step;
-  /*! \brief Values; -1 where there is none. */
+  /*! \brief Values; -1 where there is none. A kConcat or kVendor may have more: see
+   *  `Program::InputsOf`. */
   int32_t inputs[NPU_MAX_OPERANDS];
   int32_t out;
   float least, most;
@@ -224,6 +252,12 @@ struct Node {
     npu_order order;
     npu_lookup lookup;
     Quantization quantization;
+    npu_concat concat;
+    npu_softmax softmax;
+    npu_resize resize;
+    npu_transposed_convolution transposed_convolution;
+    /*! \brief A struct of the vendor's; see SetAttributes. */
+    unsigned char vendor[kVendorBytes];
   };
 };
 static_assert(std::is_trivially_copyable_v<Node> && std::is_trivially_copyable_v<Value>,
@@ -240,13 +274,31 @@ inline Node MakeNode(Kind kind) {
   return node;
 }
 
-/*! \brief The name of a node in messages and listings. */
+/*! \brief Keeps the attributes of a kVendor node: a struct without pointers. */
+template <typename T>
+void SetAttributes(const T& attributes, Node* node) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kVendorBytes,
+                "attributes are bytes, and few");
+  std::memcpy(node->vendor, &attributes, sizeof(T));
+}
+
+template <typename T>
+T ReadAttributes(const Node& node) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kVendorBytes,
+                "attributes are bytes, and few");
+  T attributes;
+  std::memcpy(&attributes, node.vendor, sizeof(T));
+  return attributes;
+}
+
+/*! \brief The name of a node in messages and listings; `Program::NameOf` also names kVendor. */
 inline std::string NameOf(const Node& node) {
   // Those that are no opcodes: of epilogues, and ops as a whole.
   constexpr const char* kEpilogue[] = {"other", "", "bias", "residual", "", "", "scale"};
   constexpr const char* kOps[] = {"relu",      "clip",   "leaky_relu", "prelu", "gelu",
                                   "gelu_tanh", "silu",   "softplus",   "selu",  "ceil",
                                   "rsqrt",     "square", "negate",     "sign",  "cast"};
+  if (node.kind == Kind::kStep && node.step == NPU_STEP_HARD_SWISH) return "hard_swish";
   if (node.kind != Kind::kStep) return kKinds[static_cast<int32_t>(node.kind)].name;
   if (node.step >= NPU_STEP_RELU && node.step <= NPU_STEP_CAST) {
     return kOps[node.step - NPU_STEP_RELU];
@@ -285,12 +337,33 @@ struct Program {
   size_t opaque_bytes = 0;
   /*! \brief By value; only for drivers with `scales`. */
   std::map<int32_t, Scales> scales = {};
+  /*! \brief By the result of a node: its inputs behind `Node::inputs`. */
+  std::map<int32_t, std::vector<int32_t>> more_inputs = {};
+  /*! \brief By the result of a kVendor node: its name. */
+  std::map<int32_t, std::string> names = {};
 
   /*! \brief What the integers of a value stand for; NULL for real numbers, and for integers that
    *  are only moved, or are indices. */
   const Scales* ScalesOf(int32_t value) const {
     const auto found = scales.find(value);
     return found == scales.end() ? nullptr : &found->second;
+  }
+  /*! \brief The values that a node reads, in order: all that it has. */
+  std::vector<int32_t> InputsOf(const Node& node) const {
+    std::vector<int32_t> found;
+    for (int32_t input : node.inputs) {
+      if (input >= 0) found.push_back(input);
+    }
+    const auto more = more_inputs.find(node.out);
+    if (more != more_inputs.end()) {
+      found.insert(found.end(), more->second.begin(), more->second.end());
+    }
+    return found;
+  }
+  /*! \brief The name of a node in messages and listings. */
+  std::string NameOf(const Node& node) const {
+    const auto name = names.find(node.out);
+    return name == names.end() ? kit::NameOf(node) : name->second;
   }
   const Value& At(int32_t value) const { return values[static_cast<size_t>(value)]; }
   const void* Data(const Value& constant) const {
@@ -302,7 +375,7 @@ struct Program {
 inline std::string Listing(const Program& program) {
   std::string text;
   for (const Node& node : program.nodes) {
-    text += NameOf(node);
+    text += program.NameOf(node);
     const Value& value = program.At(node.out);
     for (int32_t i = 0; i < value.rank; ++i) {
       text += (i == 0 ? " -> " : " x ") + std::to_string(value.dims[i]);
@@ -361,6 +434,14 @@ inline std::vector<uint8_t> Serialize(const Program& program) {
       options += ' ' + std::to_string(bits) + ' ' + std::to_string(scales.zero_points[i]);
     }
     options += '\0';
+  }
+  for (const auto& [value, inputs] : program.more_inputs) {
+    options += "inputs " + std::to_string(value);
+    for (int32_t input : inputs) options += ' ' + std::to_string(input);
+    options += '\0';
+  }
+  for (const auto& [value, name] : program.names) {
+    options += "name " + std::to_string(value) + ' ' + name + '\0';
   }
   options.resize(Aligned(options.size()));
   ProgramHeader header = {};
@@ -471,6 +552,40 @@ inline bool IsSane(const Node& node, const Program& program) {
       return (real.dtype == NPU_FLOAT32 || rescales) && IsNarrow(narrow.dtype) &&
              CountOf(real) == CountOf(narrow);
     }
+    case Kind::kConcat: {
+      const Value& out = program.At(node.out);
+      const int32_t axis = node.concat.axis;
+      if (axis < 0 || axis >= out_rank) return false;
+      int64_t size = 0;
+      for (const int32_t id : program.InputsOf(node)) {
+        const Value& input = program.At(id);
+        if (input.rank != out_rank || input.dtype != out.dtype) return false;
+        for (int32_t i = 0; i < out_rank; ++i) {
+          if (i != axis && input.dims[i] != out.dims[i]) return false;
+        }
+        size += input.dims[axis];
+      }
+      return size == out.dims[axis];
+    }
+    case Kind::kSoftmax:
+      return node.softmax.axis >= 0 && node.softmax.axis < rank && out_rank == rank &&
+             CountOf(program.At(node.inputs[0])) == CountOf(program.At(node.out));
+    case Kind::kResize:
+      for (int32_t axis : node.resize.axes) {
+        if (axis < 0 || axis >= rank) return false;
+      }
+      return out_rank == rank && node.resize.kind >= NPU_RESIZE_NEAREST &&
+             node.resize.kind <= NPU_RESIZE_CUBIC &&
+             node.resize.position >= NPU_RESIZE_HALF_PIXEL &&
+             node.resize.position <= NPU_RESIZE_TF_HALF_PIXEL_FOR_NN &&
+             node.resize.rounding >= NPU_RESIZE_ROUND_FLOOR &&
+             node.resize.rounding <= NPU_RESIZE_ROUND_EVEN;
+    case Kind::kTransposedConvolution:
+      return window(node.transposed_convolution) &&
+             rank == node.transposed_convolution.spatial_rank + 2 && out_rank == rank &&
+             program.At(node.inputs[1]).rank == rank && node.transposed_convolution.groups >= 1;
+    case Kind::kVendor:
+      return program.names.count(node.out) != 0;
     case Kind::kLookup:
       return CountOf(program.At(node.inputs[1])) == 256 &&
              ElementSize(program.At(node.inputs[0]).dtype) == 1 &&
@@ -504,6 +619,26 @@ inline bool ReadScales(const std::string& text, Program* program) {
   const auto value = static_cast<int32_t>(numbers[0]);
   if (!IsSane(scales, program->At(value))) return false;
   return program->scales.emplace(value, std::move(scales)).second;
+}
+
+/*! \brief Reads a text that Serialize writes for what a node has behind its own fields. */
+inline bool ReadMore(const std::string& text, Program* program) {
+  const auto is = [&text](const char* word) { return text.rfind(word, 0) == 0; };
+  if (!is("inputs ") && !is("name ")) return ReadScales(text, program);
+  char* at = nullptr;
+  const long long out = std::strtoll(text.c_str() + text.find(' '), &at, 10);
+  const auto count = static_cast<long long>(program->values.size());
+  if (out < 0 || out >= count || *at != ' ') return false;
+  const auto value = static_cast<int32_t>(out);
+  if (is("name ")) return program->names.emplace(value, at + 1).second;
+  std::vector<int32_t> inputs;
+  while (*at == ' ') {
+    const char* from = at;
+    const long long input = std::strtoll(from, &at, 10);
+    if (at == from || input < 0 || input >= count) return false;
+    inputs.push_back(static_cast<int32_t>(input));
+  }
+  return *at == '\0' && program->more_inputs.emplace(value, std::move(inputs)).second;
 }
 
 /*! \brief Reads a program, which points into the bytes. Refuses what is corrupt. */
@@ -561,7 +696,7 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
     // An older kit wrote none.
     program.labels.push_back(text < end ? word() : "");
   }
-  while (text < end && *text != '\0') require(ReadScales(word(), &program));
+  while (text < end && *text != '\0') require(ReadMore(word(), &program));
   require(Aligned(at) <= size && size - Aligned(at) == header.constants);
   (is_opaque ? program.opaque : program.constants) = bytes + Aligned(at);
   (is_opaque ? program.opaque_bytes : program.constant_bytes) = header.constants;
@@ -599,6 +734,11 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
     for (int32_t i = 0; i < NPU_MAX_OPERANDS; ++i) {
       const bool may_lack = i >= kKinds[static_cast<int32_t>(node.kind)].inputs;
       require((may_lack && node.inputs[i] == -1) || is_written(node.inputs[i]));
+    }
+    const auto more = program.more_inputs.find(node.out);
+    if (more != program.more_inputs.end()) {
+      require(node.kind == Kind::kConcat || node.kind == Kind::kVendor);
+      for (int32_t input : more->second) require(is_written(input));
     }
     require(is_known(node.out) && !is_written(node.out) && IsSane(node, program));
     written[static_cast<size_t>(node.out)] = true;

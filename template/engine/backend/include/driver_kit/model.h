@@ -164,10 +164,10 @@ inline std::string AskTool(const ModelTool& tool, const Program& program, const 
     std::string answer;
     if (!state.worker->Send(ObjectText(fields) + "\n") ||
         !state.worker->Receive(&answer, kAnswerSeconds)) {
-      reason = "the SDK's tool " + state.worker->WhyNot() + ", asked about " + NameOf(node);
+      reason = "the SDK's tool " + state.worker->WhyNot() + ", asked about " + program.NameOf(node);
       state.worker.reset();
     } else if (answer != number && answer.rfind(number + " ", 0) != 0) {
-      reason = "the SDK's tool answers another question, asked about " + NameOf(node);
+      reason = "the SDK's tool answers another question, asked about " + program.NameOf(node);
       state.worker.reset();
     } else {
       reason = OneLine(answer.substr(number.size()));

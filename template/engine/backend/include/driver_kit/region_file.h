@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -193,6 +194,38 @@ inline Fields AttributesOf(const Program& program, const Node& node) {
     case Kind::kQuantize:
     case Kind::kDequantize:
       return ScalesOf(node);
+    case Kind::kConcat:
+      add("axis", node.concat.axis);
+      break;
+    case Kind::kSoftmax:
+      add("axis", node.softmax.axis);
+      flag("logarithm", node.softmax.logarithm != 0);
+      break;
+    case Kind::kResize: {
+      constexpr const char* kKinds[] = {"nearest", "linear", "cubic"};
+      constexpr const char* kPositions[] = {"half_pixel", "pytorch_half_pixel", "align_corners",
+                                            "asymmetric", "tf_half_pixel_for_nn"};
+      constexpr const char* kRoundings[] = {"floor", "ceil", "prefer_floor", "prefer_ceil", "even"};
+      text("kind", kKinds[node.resize.kind]);
+      fields.emplace_back("axes", ListText(node.resize.axes, 2));
+      text("position", kPositions[node.resize.position]);
+      text("rounding", kRoundings[node.resize.rounding]);
+      fields.emplace_back("cubic_alpha", NumberText(node.resize.cubic_alpha));
+      flag("cubic_exclude", node.resize.cubic_exclude != 0);
+      break;
+    }
+    case Kind::kTransposedConvolution: {
+      const npu_transposed_convolution& op = node.transposed_convolution;
+      window(op);
+      fields.emplace_back("output_padding", ListText(op.output_padding, op.spatial_rank));
+      add("groups", op.groups);
+      break;
+    }
+    case Kind::kVendor: {
+      std::vector<int32_t> bytes(std::begin(node.vendor), std::end(node.vendor));
+      fields.emplace_back("bytes", ListText(bytes.data(), static_cast<int32_t>(bytes.size())));
+      break;
+    }
     case Kind::kReshape:
     case Kind::kLookup:
       break;
@@ -223,13 +256,18 @@ inline Fields RegionFields(const Program& program, const std::vector<Node>& node
     while (count > 0 && node.inputs[count - 1] < 0) --count;
     for (int32_t i = 0; i < count; ++i) {
       inputs += (i == 0 ? "" : ", ") + NameOfValue(node.inputs[i]);
-      if (node.inputs[i] >= 0) used.insert(node.inputs[i]);
+    }
+    const std::vector<int32_t> all = program.InputsOf(node);
+    used.insert(all.begin(), all.end());
+    const auto more = program.more_inputs.find(node.out);
+    if (more != program.more_inputs.end()) {
+      for (int32_t id : more->second) inputs += ", " + NameOfValue(id);
     }
     used.insert(node.out);
     if (node.kind == Kind::kQuantize || node.kind == Kind::kDequantize) {
       scales[node.kind == Kind::kQuantize ? node.out : node.inputs[0]] = ObjectText(ScalesOf(node));
     }
-    append(&node_text, {{"op", Quoted(NameOf(node))},
+    append(&node_text, {{"op", Quoted(program.NameOf(node))},
                         {"inputs", "[" + inputs + "]"},
                         {"output", NameOfValue(node.out)},
                         {"label", Quoted(n < labels.size() ? labels[n] : "")},

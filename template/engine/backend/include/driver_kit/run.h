@@ -186,7 +186,14 @@ class NodeByNode {
     for (int32_t& input : node.inputs) {
       if (input >= 0) input = add(input, Source::kInput);
     }
+    std::vector<int32_t> more;
+    if (const auto found = whole.more_inputs.find(node.out); found != whole.more_inputs.end()) {
+      for (int32_t input : found->second) more.push_back(add(input, Source::kInput));
+    }
+    const auto name = whole.names.find(node.out);
     node.out = add(node.out, Source::kNode);
+    if (name != whole.names.end()) program.names[node.out] = name->second;
+    if (!more.empty()) program.more_inputs[node.out] = std::move(more);
     program.outputs.push_back(program.At(node.out));
     program.outputs.back().place = node.out;
     program.nodes.push_back(node);
@@ -211,8 +218,17 @@ struct IsTimed : std::false_type {};
 template <typename Graph>
 struct IsTimed<Graph, std::void_t<decltype(std::declval<Graph&>().RunTimed())>> : std::true_type {};
 
-/*! \brief How many additions and multiplications a matmul or a convolution has; 0 for others. */
+/*! \brief How many additions and multiplications a matmul or a convolution has, also a transposed
+ *  one; 0 for others. */
 inline uint64_t OperationsOf(const Program& program, const Node& node) {
+  if (node.kind == Kind::kTransposedConvolution) {
+    // Each element of the data meets all weights of its channel.
+    const Value &data = program.At(node.inputs[0]), &weight = program.At(node.inputs[1]);
+    const bool is_first = data.dims[1] == weight.dims[0];
+    const int64_t channels = data.dims[is_first ? 1 : data.rank - 1];
+    return 2 * static_cast<uint64_t>(CountOf(data) / channels) *
+           static_cast<uint64_t>(CountOf(weight));
+  }
   if (node.kind != Kind::kMatmul && node.kind != Kind::kConvolution) return 0;
   const Value &out = program.At(node.out), &weight = program.At(node.inputs[1]);
   int64_t summed = 0;
@@ -242,7 +258,7 @@ struct EventList {
       const Node& node = program.nodes[time.node];
       const std::string& label = program.labels[time.node];
       npu_event event = {};
-      names.push_back(NameOf(node));
+      names.push_back(program.NameOf(node));
       event.name = names.back().c_str();
       event.label = label.empty() ? nullptr : label.c_str();
       event.engine = time.engine;
