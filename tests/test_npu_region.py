@@ -241,6 +241,189 @@ def test_adaptive_pools(tmp_path: Path) -> None:
     np.testing.assert_allclose(run_onnx(build.region(out, tmp_path), [data]), expected, atol=1e-6)
 
 
+def scales(number: float, zero: int) -> dict[str, Any]:
+    return {"scale": number, "zero_point": zero, "axis": None}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_concats_of_many_tensors_each_with_its_scale(tmp_path: Path, axis: int) -> None:
+    arrays = [numbers(2, 3, seed=i) for i in range(6)]
+    build = Build()
+    expected = np.concatenate(arrays, axis)
+    out = build.node("concat", [build.input(item) for item in arrays], expected, axis=axis)
+    np.testing.assert_array_equal(run_onnx(build.region(out, tmp_path), arrays), expected)
+
+    stored = [numbers(2, 3, seed=i, dtype="int8") for i in range(5)]
+    real = np.concatenate([(item - 2.0) * 0.5 * (i + 1) for i, item in enumerate(stored)], axis)
+    for own, expected in (
+        (True, np.clip(np.rint(real / 0.75) - 4, -128, 127).astype("int8")),
+        (False, np.concatenate(stored, axis)),
+    ):
+        build = Build()
+        inputs = [
+            build.input(item, quantization=scales(0.5 * (i + 1), 2) if own else scales(0.75, -4))
+            for i, item in enumerate(stored)
+        ]
+        out = build.node("concat", inputs, expected, scales(0.75, -4), axis=axis)
+        region = build.region(out, tmp_path)
+        np.testing.assert_array_equal(run_onnx(region, stored), expected)
+        # What has one scale is moved as it is.
+        assert (b"DequantizeLinear" in npu_region.to_onnx(region)) == own
+        with pytest.raises(npu_region.Declined, match="TOSA's integers are rescaled"):
+            npu_region.to_tosa(region)
+
+
+def test_a_concat_in_tosa_moves_numbers(tmp_path: Path) -> None:
+    build = Build(channels_last=True)
+    arrays = [numbers(2, 3, dtype="int8"), numbers(2, 4, dtype="int8")]
+    inputs = [build.input(item) for item in arrays]
+    out = build.node("concat", inputs, np.concatenate(arrays, 1), axis=1)
+    text = npu_region.to_tosa(build.region(out, tmp_path))
+    assert '"tosa.concat"(%input0, %input1) <{axis = 1 : i32}> : ' in text
+    assert "-> tensor<2x7xi8>" in text
+
+
+@pytest.mark.parametrize("logarithm", [False, True])
+def test_softmax(tmp_path: Path, logarithm: bool) -> None:
+    data = numbers(2, 5, 3)
+    powers = np.exp(data - data.max(1, keepdims=True))
+    expected = powers / powers.sum(1, keepdims=True)
+    attributes = {"axis": 1, "logarithm": logarithm}
+    build = Build(channels_last=True)
+    like = np.log(expected) if logarithm else expected
+    region = build.region(build.node("softmax", [build.input(data)], like, **attributes), tmp_path)
+    np.testing.assert_allclose(run_onnx(region, [data]), like, rtol=1e-5, atol=1e-6)
+    # The engine then composes it.
+    with pytest.raises(npu_region.Declined, match="TOSA has no softmax as one operator"):
+        npu_region.to_tosa(region)
+    if logarithm:
+        return
+    stored = numbers(2, 5, 3, dtype="int8")
+    real = np.exp(stored * 0.05 - (stored * 0.05).max(1, keepdims=True))
+    steps = np.rint(real / real.sum(1, keepdims=True) * 256) - 128
+    expected = np.clip(steps, -128, 127).astype("int8")
+    build = Build()
+    data = build.input(stored, quantization=scales(0.05, 0))
+    out = build.node("softmax", [data], expected, scales(1 / 256, -128), **attributes)
+    found = run_onnx(build.region(out, tmp_path), [stored])
+    assert np.abs(found.astype(int) - expected).max() <= 1
+
+
+def test_hard_swish(tmp_path: Path) -> None:
+    data = 3 * numbers(4, 5)
+    expected = data * np.clip(data + 3, 0, 6) / 6
+    build = Build()
+    out = build.node("hard_swish", [build.input(data)], expected, numbers=[0, 0, 0, 0])
+    found = run_onnx(build.region(out, tmp_path), [data])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+RESIZE = {"rounding": "floor", "cubic_alpha": -0.75, "cubic_exclude": False}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("position", ["half_pixel", "asymmetric", "align_corners"])
+def test_resizes(tmp_path: Path, position: str, channels_last: bool) -> None:
+    data = numbers(1, 2, 4, 5)
+    linear, nearest = data, data
+    for axis, count in ((2, 7), (3, 10)):
+        size = data.shape[axis]
+        i = np.arange(count)
+        place = {
+            "half_pixel": (i + 0.5) * size / count - 0.5,
+            "asymmetric": i * size / count,
+            "align_corners": i * (size - 1) / (count - 1),
+        }[position]
+        first = np.floor(place).astype(int)
+        part = (place - first).reshape([-1 if k == axis else 1 for k in range(4)])
+        near, far = (np.clip(first + k, 0, size - 1) for k in (0, 1))
+        linear = np.take(linear, near, axis) * (1 - part) + np.take(linear, far, axis) * part
+        # Twice the size, so that no position depends on its last bit.
+        double = {"half_pixel": (np.arange(2 * size) + 0.5) / 2 - 0.5}.get(
+            position, np.arange(2 * size) / 2
+        )
+        places = np.clip(np.floor(double), 0, None).astype(int)
+        nearest = np.take(nearest, places, axis)
+    order = (0, 2, 3, 1) if channels_last else (0, 1, 2, 3)
+    axes = [1, 2] if channels_last else [2, 3]
+    given = np.ascontiguousarray(data.transpose(order))
+    for kind, expected in (("linear", linear), ("nearest", nearest)):
+        if kind == "nearest" and position == "align_corners":
+            continue
+        build = Build(channels_last)
+        expected = expected.transpose(order).astype("float32")
+        attributes = {**RESIZE, "kind": kind, "position": position, "axes": axes}
+        out = build.node("resize", [build.input(given)], expected, **attributes)
+        found = run_onnx(build.region(out, tmp_path), [given])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "count", "why"),
+    [
+        ({"position": "tf_half_pixel_for_nn"}, 8, "no tf_half_pixel_for_nn"),
+        ({"rounding": "even"}, 8, "does not round halves to even"),
+        # Element 5 is at 5 * 4 / 10, exactly 2.
+        ({}, 10, "which element is nearest is not certain"),
+    ],
+)
+def test_a_resize_that_onnx_may_compute_differently_is_declined(
+    tmp_path: Path, changed: dict[str, Any], count: int, why: str
+) -> None:
+    build = Build()
+    attributes = {**RESIZE, "kind": "nearest", "position": "asymmetric", "axes": [2, 3], **changed}
+    data, like = numbers(1, 1, 4, 4), numbers(1, 1, count, count)
+    out = build.node("resize", [build.input(data)], like, **attributes)
+    with pytest.raises(npu_region.Declined, match=rf"relax.resize \(v1\): .*{why}"):
+        npu_region.to_onnx(build.region(out, tmp_path))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolutions(tmp_path: Path, groups: int, channels_last: bool) -> None:
+    data, weight, bias = numbers(2, 4, 3, 5), numbers(4, 6 // groups, 3, 2, seed=1), numbers(6)
+    whole = np.zeros((2, 6, 2 * 2 + 3 + 1, 4 + 2), "float32")
+    for i in range(4):
+        outputs = 6 // groups
+        first = i // (4 // groups) * outputs
+        for y in range(3):
+            for x in range(5):
+                part = data[:, i, y, x][:, None, None, None] * weight[i]
+                whole[:, first : first + outputs, 2 * y : 2 * y + 3, x : x + 2] += part
+    # One line of output padding, and one element less on each side of the lines.
+    expected = np.maximum(whole[:, :, 1:-1] + bias[:, None, None], 0)
+    if channels_last:
+        data, expected = (item.transpose(0, 2, 3, 1) for item in (data, expected))
+        weight = np.ascontiguousarray(weight.transpose(1, 2, 3, 0))
+        data = np.ascontiguousarray(data)
+    build = Build(channels_last)
+    out = build.node(
+        "transposed_convolution",
+        [build.input(data), build.constant(weight), build.constant(bias)],
+        expected,
+        limits=(0, None),
+        strides=[2, 1],
+        dilations=[1, 1],
+        pads_begin=[1, 0],
+        pads_end=[1, 0],
+        output_padding=[1, 0],
+        groups=groups,
+    )
+    found = run_onnx(build.region(out, tmp_path), [data])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_an_operation_of_a_vendor_is_declined_by_its_name(tmp_path: Path) -> None:
+    build = Build(channels_last=True)
+    data = numbers(2, 3)
+    region = build.region(
+        build.node("acme.mish", [build.input(data)], data, bytes=[0] * 128), tmp_path
+    )
+    for write, name in ((npu_region.to_onnx, "ONNX"), (npu_region.to_tosa, "TOSA")):
+        with pytest.raises(npu_region.Declined, match=rf"{name} has no acme.mish"):
+            write(region)
+
+
 def test_reductions_with_and_without_the_dimensions(tmp_path: Path) -> None:
     data = numbers(2, 3, 4)
     functions: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}

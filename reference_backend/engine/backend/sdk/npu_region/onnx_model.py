@@ -9,6 +9,7 @@ from collections.abc import Callable
 from . import protobuf
 from .copies import Box
 from .onnx_graph import Graph
+from .onnx_resize import resize_attributes
 from .region import REALS, Declined, Node, Quantization, Region, Value
 
 _CONVERTS = ("cast", "less", "equal", "order", "reduction", "lookup")
@@ -42,6 +43,7 @@ _SAME = {
     "negate": "Neg",
     "sign": "Sign",
     "relu": "Relu",
+    "hard_swish": "HardSwish",
     "prelu": "PRelu",
     "selu": "Selu",
 }
@@ -163,7 +165,7 @@ class _Writer(Graph):
             return self._scaled(node.op, name, integers.dtype, scales)
         # A whole node of integers: what their scales say, and the same node of real numbers.
         given = [self._region.value(name) for name in node.inputs if name is not None]
-        whole = node.op not in _MOVES and any(value.quantization for value in given)
+        whole = not self._moves(node, given) and any(value.quantization for value in given)
         if whole:
             inputs = [
                 self._real(name, value) if value.quantization else name
@@ -184,6 +186,14 @@ class _Writer(Graph):
                 node.decline(f"ONNX has no {node.op} with integers whose scales are unknown")
             return self._scaled("quantize", result, out.dtype, out.quantization)
         return result
+
+    def _moves(self, node: Node, given: list[Value]) -> bool:
+        """Whether a node takes stored numbers as they are."""
+        if node.op == "concat":
+            scales = self._region.value(node.output).quantization
+            return all(value.quantization == scales for value in given)
+        is_nearest = node.op == "resize" and node.attributes["kind"] == "nearest"
+        return node.op in _MOVES or is_nearest
 
     def _real(self, name: str, value: Value) -> str:
         if value.quantization is None:
@@ -247,6 +257,41 @@ class _Writer(Graph):
         groups = node.attributes["groups"]
         attributes = {**self._window(node), "kernel_shape": shape[2:], "group": groups}
         return self._transpose(self._add("Conv", [data, weight, *inputs[2:]], **attributes), last)
+
+    def _transposed_convolution_node(self, node: Node, inputs: list[str]) -> str:
+        rank = len(self._value(node).shape)
+        first, last = self._orders(rank)
+        # With channels last, the channels of the data are also the last dimension of the weight.
+        order = [rank - 1, *range(rank - 1)] if self._region.channels_last else [*range(rank)]
+        shape = [self._value(node, 1).shape[i] for i in order]
+        operands = [self._transpose(inputs[0], first), self._transpose(inputs[1], order)]
+        result = self._add(
+            "ConvTranspose",
+            [*operands, *inputs[2:]],
+            kernel_shape=shape[2:],
+            group=node.attributes["groups"],
+            output_padding=list(node.attributes["output_padding"]),
+            **self._window(node),
+        )
+        return self._transpose(result, last)
+
+    def _concat_node(self, node: Node, inputs: list[str]) -> str:
+        return self._add("Concat", inputs, axis=node.attributes["axis"])
+
+    def _softmax_node(self, node: Node, inputs: list[str]) -> str:
+        op = "LogSoftmax" if node.attributes["logarithm"] else "Softmax"
+        return self._add(op, inputs, axis=node.attributes["axis"])
+
+    def _resize_node(self, node: Node, inputs: list[str]) -> str:
+        data, out = self._value(node), self._region.value(node.output)
+        attributes = resize_attributes(node, data, out)
+        # Runtimes resize the last dimensions.
+        axes = list(node.attributes["axes"])
+        order = [i for i in range(len(data.shape)) if i not in axes] + axes
+        sizes = self._integers([out.shape[i] for i in order])
+        operands = [self._transpose(inputs[0], order), "", "", sizes]
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return self._transpose(self._add("Resize", operands, **attributes), back)
 
     def _pool_node(self, node: Node, inputs: list[str]) -> str:
         first, last = self._orders(len(self._value(node).shape))

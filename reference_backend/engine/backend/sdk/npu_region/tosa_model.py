@@ -401,9 +401,17 @@ class _Writer(IntegerGraph):
         fill = self._number(data.dtype, node.attributes["fill_value"])
         return self._add("pad", [tensor, self._sizes(pads), fill], data.dtype, out.shape)
 
+    def _concat_node(self, node: Node) -> Tensor:
+        out = self._out(node)
+        tensors = [self._tensor(self._region.value(name)) for name in node.inputs]
+        axis = f"axis = {node.attributes['axis']} : i32"
+        return self._add("concat", tensors, out.dtype, out.shape, axis)
+
     # ---- Steps ----
 
     def _step(self, node: Node) -> Tensor | Integers:
+        if "numbers" not in node.attributes and node.op not in ("quantize", "dequantize"):
+            node.decline(f"TOSA has no {node.op} as one operator")
         values = [self._region.value(name) for name in node.inputs if name is not None]
         dtypes = {value.dtype for value in (*values, self._out(node))}
         if dtypes <= {*REALS}:

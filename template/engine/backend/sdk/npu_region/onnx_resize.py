@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How ONNX's Resize says what a resize of a region does."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from .protobuf import Attribute
+from .region import Node, Value
+
+_ROUNDINGS = {
+    "floor": "floor",
+    "ceil": "ceil",
+    "prefer_floor": "round_prefer_floor",
+    "prefer_ceil": "round_prefer_ceil",
+}
+
+
+def resize_attributes(node: Node, data: Value, out: Value) -> dict[str, Attribute]:
+    """Return the attributes of Resize; decline what it computes differently.
+
+    Parameters
+    ----------
+    node
+        The node, a resize.
+    data
+        What it reads.
+    out
+        Its result.
+
+    Returns
+    -------
+    attributes
+        By their names in ONNX.
+
+    Raises
+    ------
+    Declined
+        ONNX has nothing for the node.
+    """
+    given = node.attributes
+    kind, position = given["kind"], given["position"]
+    if position == "tf_half_pixel_for_nn":
+        node.decline("Resize of ONNX has no tf_half_pixel_for_nn since opset 13")
+    attributes: dict[str, Attribute] = {"mode": kind, "coordinate_transformation_mode": position}
+    if kind == "cubic":
+        attributes["cubic_coeff_a"] = float(given["cubic_alpha"])
+        attributes["exclude_outside"] = int(given["cubic_exclude"])
+    if kind != "nearest":
+        return attributes
+    if given["rounding"] not in _ROUNDINGS:
+        node.decline("Resize of ONNX does not round halves to even")
+    for axis in given["axes"]:
+        size, count = data.shape[axis], out.shape[axis]
+        # Positions are computed in float32: where one is between two elements, its last bit
+        # decides. Whole factors are exact.
+        step = Fraction(1, 2 if "prefer" in given["rounding"] else 1)
+        if count % size and any(
+            (at := _position(position, i, size, count)) % step == 0
+            and (step == 1 or at % 1 != 0)
+            and 0 <= at <= size - 1
+            for i in range(1, count)
+        ):
+            node.decline("which element is nearest is not certain: a position is between two")
+    return {**attributes, "nearest_mode": _ROUNDINGS[given["rounding"]]}
+
+
+def _position(name: str, i: int, size: int, count: int) -> Fraction:
+    """Return the position in the data of element `i`."""
+    if name == "align_corners":
+        return Fraction(i * (size - 1), max(count - 1, 1))
+    if name == "asymmetric":
+        return Fraction(i * size, count)
+    if name == "pytorch_half_pixel" and count == 1:
+        return Fraction(0)
+    return (i + Fraction(1, 2)) * Fraction(size, count) - Fraction(1, 2)
