@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support import ROOT, attempt, run
@@ -23,7 +25,7 @@ import time
 from pathlib import Path
 
 sys.path.append({str(ROOT / "template/engine/backend/sdk")!r})
-from npu_region import run_tool
+from npu_region import Declined, run_tool
 
 mode = sys.argv.pop(1)
 answers = os.dup(1)
@@ -56,6 +58,24 @@ def compile_region(region):
         file.write("compiled\\n")
     relu, add = region.nodes
     region.at(relu)
+    if mode == "warns":
+        region.warn("the clock is\\nslow")
+        region.warn("the bias is large", add)
+        region.warn("the clock is slow")
+    if mode == "shouts":
+        for number in range(200):
+            region.warn(f"warning {{number}}: " + "x" * 5000)
+    if mode == "noisy_answer":
+        (Path(sys.argv[2]) / "program.bin").write_bytes(b"bytes")
+        answer = region.id.encode() + b"\\n" + bytes(range(255, 127, -1)) + b"\\n\\n\\0\\n"
+        (Path(sys.argv[2]) / "answer.txt").write_bytes(answer)
+        os._exit(0)
+    if mode == "calibrates":
+        samples = region.calibration
+        if not samples:
+            raise Declined("the SDK needs calibration data")
+        assert [array.dtype.name for array in samples[0]] == ["float32"]
+        return repr([array.tolist() for sample in samples for array in sample]).encode()
     if mode == "declines":
         add.decline("the sum does not fit into the chip")
     region.at(add)
@@ -130,7 +150,10 @@ std::string Reason(const Program& program, const Node& node) {
 }
 std::vector<uint8_t> Compile(const Program& program) { return CompileByTool(kTool, program); }
 
-constexpr Driver kDriver = {"acme_npu", "1", Reason, kOptions, 5, false, Compile};
+std::string Identity(const Program& program) { return FingerprintOfTool(kTool, program); }
+
+constexpr Driver kDriver = {"acme_npu", "1",   Reason, kOptions, 5,        false,
+                            Compile,    false, false,  false,    Identity, true};
 
 // Runs a program in a process of the tool, and prints the result, or the sentence.
 void Run(const Program& program) {
@@ -160,7 +183,16 @@ void Build(const npu_build_api& api, const std::vector<npu_option>& options) {
   const npu_tensor_desc desc = {NPU_FLOAT32, 1, {{2, -1}}};
   const float bias[] = {0.5f, -2};
   npu_tensor x, y, z, constant;
+  const char* identity = nullptr;
+  if (std::getenv("IDENTITY") != nullptr) {
+    const npu_status status = api.identity(builder, &identity);
+    std::printf("%d %s\\n", status, status == NPU_OK ? identity : api.error(builder));
+  }
   api.add_input(builder, &desc, &x);
+  // Two samples, if there is a number for the second.
+  const char* number = std::getenv("SAMPLES");
+  const float samples[] = {1, 2, 3, number == nullptr ? 0 : static_cast<float>(std::atoi(number))};
+  if (number != nullptr) api.set_samples(builder, x, samples, 2);
   api.add_constant(builder, &desc, bias, sizeof(bias), &constant);
   api.add_tensor(builder, &desc, &y);
   api.add_tensor(builder, &desc, &z);
@@ -190,6 +222,7 @@ void Build(const npu_build_api& api, const std::vector<npu_option>& options) {
     const bool is_clean = parsed.options.size() == 1 && parsed.constants == nullptr;
     std::printf("%.*s%s\\n", static_cast<int>(parsed.opaque_bytes),
                 reinterpret_cast<const char*>(parsed.opaque), is_clean ? "" : " and more");
+    if (*api.warnings(builder) != 0) std::puts(api.warnings(builder));
     if (std::getenv("ACME_NPU_SDK_COMMAND") != nullptr) Run(parsed);
     // A file whose result is a constant, which it has not.
     Program forged = parsed;
@@ -227,11 +260,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compiled(program: Path, tmp_path: Path) -> Compiled:
     """Return a function that compiles with the tool in a mode."""
 
-    def call(mode: str, times: int = 1, sdk: str = "acme 1", **options: object) -> list[str]:
+    def call(
+        mode: str, times: int = 1, sdk: str = "acme 1", samples: str = "", **options: object
+    ) -> list[str]:
         command = f"{sys.executable} {program.parents[1] / 'tool.py'} {mode}"
         given = {"sdk_command": command, **options}
         words = [str(word) for item in given.items() for word in item]
         settings = {"RUNS": str(tmp_path / "runs"), "SDK": sdk, "TMPDIR": str(tmp_path)}
+        settings |= {"SAMPLES": samples} if samples else {}
         return run(program, str(times), *words, **settings).splitlines()
 
     return call
@@ -362,6 +398,79 @@ def test_programs_and_reasons_are_not_asked_for_twice(compiled: Compiled, tmp_pa
     assert count() == 1
     assert compiled("good", sdk="acme 2", sdk_cache=cache) == [RIGHT]
     assert count() == 1
+
+
+def test_what_the_sdk_warns_of_is_kept_with_the_program(compiled: Compiled, tmp_path: Path) -> None:
+    told = [RIGHT, "the clock is slow", "relax.add (b): the bias is large"]
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        assert compiled("warns", times=2, sdk_cache=cache) == told * 2
+    assert (tmp_path / "runs").read_text().count("\n") == 1
+
+
+def test_warnings_that_are_too_many_or_no_text_do_no_harm(compiled: Compiled) -> None:
+    program, *lines, last = compiled("shouts")
+    assert program == RIGHT and last == "and 100 more warnings"
+    assert len(lines) == 100 and all(len(line) == 2000 for line in lines)
+    assert compiled("noisy_answer") == ["bytes", "?" * 128]
+
+
+def test_data_of_the_user_reach_the_tool_and_other_data_compile_again(
+    compiled: Compiled, tmp_path: Path
+) -> None:
+    assert compiled("calibrates") == ["1 the SDK needs calibration data"]
+    cache, kept = tmp_path / "cache", tmp_path / "kept"
+    for number, runs in (("4", 2), ("4", 2), ("5", 3)):
+        (line,) = compiled("calibrates", samples=number, sdk_cache=cache, sdk_folder=kept)
+        assert line == f"[[1.0, 2.0], [3.0, {number}.0]]"
+        assert (tmp_path / "runs").read_text().count("\n") == runs
+    regions = [path for path in kept.glob("*/region.json")]
+    assert len(regions) == 2
+    for region in regions:
+        assert json.loads(region.read_text())["calibration"] == 2
+        (array,) = (region.parent / "calibration").iterdir()
+        assert np.load(array).shape == (2, 2)
+
+
+@pytest.mark.parametrize("mode", ["crashes", "fails", "says_nothing", "confused"])
+def test_data_do_not_change_what_goes_wrong(compiled: Compiled, mode: str) -> None:
+    (line,) = compiled(mode, samples="4")
+    assert line.startswith("1 the SDK's tool ") and "at relax.add (b)" in line
+
+
+def test_the_identity_is_that_of_the_sdk_and_of_the_code_of_the_tool(
+    program: Path, tmp_path: Path
+) -> None:
+    tool = tmp_path / "tool.py"
+    tool.write_text(TOOL)
+
+    def identity(sdk: str = "acme 1", mode: str = "good") -> str:
+        command = f"{sys.executable} {tool} {mode}"
+        settings = {"RUNS": str(tmp_path / "runs"), "SDK": sdk, "IDENTITY": "1"}
+        return run(program, "1", "sdk_command", command, **settings).splitlines()[0]
+
+    first = identity()
+    assert first.startswith("0 acme 1 ") and identity() == first
+    found = {first, identity("acme 2")}
+    (tmp_path / "beside.py").write_text("# what the tool may import")
+    found.add(identity())
+    tool.write_text(TOOL + "# another one\n")
+    found.add(identity())
+    assert len(found) == 4
+    assert identity(mode="stranger").startswith("1 the SDK's tool begins with 'Hello, ")
+
+
+def test_a_script_that_changes_is_another_tool_also_in_a_process_that_goes_on(
+    program: Path, tmp_path: Path
+) -> None:
+    """The tool changes its own script, as a user may between two compiles."""
+    tool, runs = tmp_path / "tool.py", tmp_path / "runs"
+    line = "    relu, add = region.nodes\n"
+    change = "    Path(__file__).write_text(Path(__file__).read_text() + '#')\n"
+    tool.write_text(TOOL.replace(line, change + line))
+    command = f"{sys.executable} {tool} good"
+    assert run(program, "3", "sdk_command", command, RUNS=str(runs)).splitlines() == [RIGHT] * 3
+    assert runs.read_text().count("\n") == 3
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import tvm
 from tvm import relax
 
@@ -15,6 +17,7 @@ def partition_for_example_npu(
     mod: tvm.IRModule,
     params: Params | None = None,
     *,
+    calibration_data: Iterable[object] | None = None,
     options: Source = None,
     **settings: object,
 ) -> tvm.IRModule:
@@ -27,6 +30,10 @@ def partition_for_example_npu(
     params
         Weights to bind, by the name of the parameter; or what `relax.frontend.detach_params`
         returns. Weights that are not bound stay arguments of the model.
+    calibration_data
+        Batches of real inputs, for an SDK that quantizes by itself: a mapping of names to arrays
+        each, a list of arrays, or an array. The model runs on the host with them, and the driver
+        gets what enters each region.
     options
         `Options`, a mapping, or the path of a .toml or .json file. Pass the same to `RunCodegen`,
         under the backend's name: `Options.load(options).to_dict()`.
@@ -41,11 +48,14 @@ def partition_for_example_npu(
     Raises
     ------
     ValueError
-        An option is unknown or has an invalid value, or there is no such parameter.
+        An option is unknown or has an invalid value, there is no such parameter, or the
+        calibration data do not fit.
     RuntimeError
         An op stays on the host, but `on_decline` or `strict` forbids it.
     """
-    return partition.partition_for(mod, params, options=options, **settings)
+    return partition.partition_for(
+        mod, params, calibration_data=calibration_data, options=options, **settings
+    )
 
 
 def compile_for_example_npu(
@@ -53,6 +63,7 @@ def compile_for_example_npu(
     params: Params | None = None,
     *,
     target: object = "llvm",
+    calibration_data: Iterable[object] | None = None,
     options: Source = None,
     **settings: object,
 ) -> relax.VMExecutable:
@@ -66,6 +77,8 @@ def compile_for_example_npu(
         Weights to bind, as for the partitioning.
     target
         TVM's target for the host part.
+    calibration_data
+        Batches of real inputs, as for the partitioning.
     options
         `Options`, a mapping, or the path of a .toml or .json file.
     **settings
@@ -79,8 +92,16 @@ def compile_for_example_npu(
     Raises
     ------
     ValueError
-        An option is unknown or has an invalid value, or there is no such parameter.
+        An option is unknown or has an invalid value, there is no such parameter, or the
+        calibration data do not fit.
     RuntimeError
         An op stays on the host, but `on_decline` or `strict` forbids it.
     """
-    return partition.compile_for(mod, params, target=target, options=options, **settings)
+    return partition.compile_for(
+        mod,
+        params,
+        target=target,
+        calibration_data=calibration_data,
+        options=options,
+        **settings,
+    )

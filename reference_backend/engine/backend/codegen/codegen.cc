@@ -97,10 +97,12 @@ ffi::Map<ffi::String, ffi::Any> DescribeGraph(const Region& region) {
   for (const Node& node : region->graph.nodes) {
     if (node.value.has_value()) constants.push_back(node.value.value());
   }
+  const std::vector<ffi::Tensor>& samples = region->graph.samples;
   return {
       {"symbol", ffi::String(region->graph.symbol)},
       {"graph", ffi::String(region->Json())},
       {"constants", constants},
+      {"samples", ffi::Array<ffi::Tensor>(samples.begin(), samples.end())},
   };
 }
 
@@ -163,19 +165,27 @@ ffi::Tensor Compile(const Region& region, const ffi::String& driver,
   });
 }
 
-/*! \brief Why a driver declines a region, or a function, or "". */
+/*! \brief Why a driver declines a region, or a function, or "", behind which is a line for each of
+ *  its warnings. */
 ffi::String DeclineReason(const ffi::ObjectRef& given, const ffi::String& driver,
                           const OptionMap& driver_options, const BoundMap& symbol_bounds,
                           bool finish, const Rule& rule) {
   try {
     const std::optional<Region> known = given.as<Region>();
     const Region region = known.has_value() ? *known : Region(ReadFunction(given, {}));
-    LowerGraph(region->graph, ReadOptions(driver, driver_options, symbol_bounds, rule),
-               finish ? LoweringGoal::kCheck : LoweringGoal::kOps);
+    const LoweredProgram program =
+        LowerGraph(region->graph, ReadOptions(driver, driver_options, symbol_bounds, rule),
+                   finish ? LoweringGoal::kCheck : LoweringGoal::kOps);
+    return program.warnings.empty() ? "" : '\n' + program.warnings;
   } catch (const Refusal& refusal) {
     return refusal.what();
   }
-  return "";
+}
+
+/*! \brief What decides about a driver's programs besides its library and these options. */
+ffi::String Identity(const ffi::String& driver, const OptionMap& driver_options) {
+  return Translated<Refusal>(
+      kAbout, [&] { return IdentityOf(ReadOptions(driver, driver_options, {}, {})); });
 }
 
 /*! \brief Why a driver refuses options, or "". */
@@ -216,6 +226,7 @@ ffi::Array<ffi::Map<ffi::String, ffi::Any>> Drivers() {
                        {"name", text(driver.api.name)},
                        {"release", text(driver.api.release)},
                        {"api_version", static_cast<int64_t>(driver.api.version)},
+                       {"takes_samples", driver.api.set_samples != nullptr},
                        {"options", options}});
   }
   return drivers;
@@ -237,6 +248,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def(GlobalName("codegen.lowered_ops").c_str(), [] { return ToArray(LoweredOps()); })
       .def(GlobalName("codegen.drivers").c_str(), Drivers)
       .def(GlobalName("codegen.check_options").c_str(), CheckOptions)
+      .def(GlobalName("codegen.identity").c_str(), Identity)
       .def(GlobalName("codegen.missing_ir").c_str(), [] { return ToArray(MissingIR()); })
       .def(GlobalName("codegen.field_names").c_str(),
            [](const std::string& type_key) { return ToArray(FieldNames(type_key)); });

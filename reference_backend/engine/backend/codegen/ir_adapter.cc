@@ -205,6 +205,11 @@ class FunctionReader {
 
   Graph Read(const ffi::ObjectRef& function) {
     graph_.symbol = StringAttribute(function, "global_symbol");
+    if (auto samples = Attribute(function, "samples")) {
+      for (const auto& tensor : samples->cast<ffi::Array<ffi::Tensor>>()) {
+        graph_.samples.push_back(tensor);
+      }
+    }
     std::string label = StringAttribute(function, "Composite");
     if (!label.empty()) EnterComposite(label);
     for (const ffi::ObjectRef& param : Params(function)) AddArgument(param);
@@ -224,13 +229,18 @@ class FunctionReader {
     return params;
   }
 
-  static std::string StringAttribute(const ffi::ObjectRef& function, const char* key) {
+  static std::optional<ffi::Any> Attribute(const ffi::ObjectRef& function, const char* key) {
     auto attrs = FieldAs<ffi::Optional<ffi::ObjectRef>>(function, "attrs");
-    if (!attrs.has_value()) return "";
+    if (!attrs.has_value()) return std::nullopt;
     auto dict = FieldAs<ffi::Map<ffi::String, ffi::Any>>(attrs.value(), "__dict__");
     auto it = dict.find(key);
-    if (it == dict.end()) return "";
-    return std::string((*it).second.cast<ffi::String>());
+    if (it == dict.end()) return std::nullopt;
+    return (*it).second;
+  }
+
+  static std::string StringAttribute(const ffi::ObjectRef& function, const char* key) {
+    auto value = Attribute(function, key);
+    return value.has_value() ? std::string(value->cast<ffi::String>()) : "";
   }
 
   void CountUses() {

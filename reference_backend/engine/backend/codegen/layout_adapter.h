@@ -49,6 +49,7 @@ class LayoutAdapter : public Sink {
   void SetScales(npu_tensor tensor, const Scales& scales) final {
     At(tensor).scales = std::make_shared<const Scales>(scales);
   }
+  void SetSamples(npu_tensor input, const Samples& samples) final { At(input).samples = samples; }
 #define NPU_ADD(name, reads) void Add(const npu_##name& op) final;
   NPU_OPERATIONS(NPU_ADD, )
   NPU_WHOLE_OPERATIONS(NPU_ADD, )
@@ -105,6 +106,8 @@ class LayoutAdapter : public Sink {
     Order permutation;
     Blocks blocks;
     std::shared_ptr<const Scales> scales;
+    /*! \brief For an input, if there are any. */
+    Samples samples;
     /*! \brief The driver's tensors, by their order. */
     std::map<Order, npu_tensor> forms;
     std::vector<Pending> pending;
@@ -150,6 +153,8 @@ class LayoutAdapter : public Sink {
   /*! \brief Tells the driver the scales of its tensor that has a value in this order. */
   void DescribeForm(npu_tensor form, const Value& value, const Order& order) const;
   npu_tensor ReadInput(const Value& value, const Order& order);
+  /*! \brief The samples of an input in an order of its dimensions. */
+  Samples SamplesOf(const Value& value, const Order& order);
   npu_tensor ReadConstant(const Value& value, const Order& order);
   /*! \brief An existing form of the tensor, in another order. */
   npu_tensor Convert(const Value& value, const Order& order);

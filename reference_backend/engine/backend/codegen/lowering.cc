@@ -485,6 +485,17 @@ void CheckDriverOptions(const LoweringOptions& options) {
   const Registry registry(nothing, nullptr);
 }
 
+std::string IdentityOf(const LoweringOptions& options) {
+  const Graph nothing;
+  const Emission emission(nothing, options);
+  const DriverBuilder& driver = emission.driver();
+  const char* text = nullptr;
+  if (driver.api.identity != nullptr) {
+    driver.Check(driver.api.identity(driver.handle, &text), "the driver's identity");
+  }
+  return text == nullptr ? "" : text;
+}
+
 namespace {
 
 /*! \brief Lowers a graph on a builder; the calls `composed`, by their names, are not asked for as

@@ -56,9 +56,10 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
     """Read a model, quantize it if asked to, and partition it."""
     options, shapes = options_of(arguments), dict(arguments.shape)
     _require_target(arguments.target)
-    if arguments.quantize is not None:
-        require_file(arguments.quantize)
-    else:
+    for path in (arguments.quantize, arguments.calibration):
+        if path is not None:
+            require_file(path)
+    if arguments.quantize is None:
         for name in ("method", "activations", "keep_float", "int16"):
             if getattr(arguments, name):
                 raise Problem(f"--{name.replace('_', '-')} goes with --quantize FILE.")
@@ -76,8 +77,11 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
     steps.begin("partitioning")
     mod = file.imported(shapes, content)
     signature = signature_of(mod, file.results)
+    samples = None
+    if arguments.calibration is not None:
+        samples = entry_point("read_batches")(arguments.calibration, signature)
     try:
-        partitioned = partition_for(mod, options=options)
+        partitioned = partition_for(mod, calibration_data=samples, options=options)
     except Exception as error:
         raise Problem(sentence(error)) from error
     return Prepared(file, mod, partitioned, options, signature, original)

@@ -82,7 +82,15 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
 
 def _refuse_settings(arguments: argparse.Namespace) -> None:
     """Refuse settings that come too late for a library."""
-    settings = ("options", "option", "strict", "strict_except", "keep_on_host", "quantize")
+    settings = (
+        "options",
+        "option",
+        "strict",
+        "strict_except",
+        "keep_on_host",
+        "quantize",
+        "calibration",
+    )
     given = [name for name in settings if getattr(arguments, name)]
     if getattr(arguments, "verify", False):
         raise Problem(

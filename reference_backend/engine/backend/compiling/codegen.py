@@ -59,9 +59,11 @@ def _compile(
         "overrides": options.recorded_overrides(),
         "symbol_bounds": bounds,
         "graph_sha256": _sha256(str(graph["graph"]).encode()),
-        "constants_sha256": _constants_sha256(graph["constants"]),
+        "constants_sha256": _tensors_sha256(graph["constants"]),
         "options_sha256": _sha256(json.dumps(recorded, sort_keys=True).encode()),
     }
+    if graph["samples"]:
+        manifest["samples_sha256"] = _tensors_sha256(graph["samples"])
 
     def compile_now() -> tvm_ffi.Tensor:
         compile_region = tvm_ffi.get_global_func(f"{BACKEND}.codegen.compile")
@@ -96,6 +98,8 @@ def _from_cache(
     cache = Cache(options.cache_dir, options.cache_bytes)
     # The manifest has everything that goes into an artifact, except the compiler itself.
     compilers = [_build_sha256(role) for role in ("codegen", *_DRIVER_FILES[options.driver])]
+    identity = tvm_ffi.get_global_func(f"{BACKEND}.codegen.identity")
+    compilers.append(str(identity(options.driver, options.driver_options())))
     key = _sha256(json.dumps([manifest, compilers], sort_keys=True).encode())
     cached = cache.get(key, _read_artifact)
     if cached is not None:
@@ -170,10 +174,10 @@ def _build_sha256(role: str) -> str:
     return _sha256(path.read_bytes()) if path is not None else ""
 
 
-def _constants_sha256(constants: Sequence[tvm_ffi.Tensor]) -> str:
+def _tensors_sha256(tensors: Sequence[tvm_ffi.Tensor]) -> str:
     digest = hashlib.sha256()
-    for constant in constants:
-        array = np.ascontiguousarray(np.from_dlpack(constant))
+    for tensor in tensors:
+        array = np.ascontiguousarray(np.from_dlpack(tensor))
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

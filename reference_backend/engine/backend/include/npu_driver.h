@@ -926,6 +926,23 @@ typedef struct npu_build_api {
   npu_status (*add_resize)(npu_builder* builder, const npu_resize* op);
   npu_status (*add_transposed_convolution)(npu_builder* builder,
                                            const npu_transposed_convolution* op);
+  /*! \brief A text that changes with what decides about programs besides this library and the
+   *  options, such as the version of an SDK: no cache then returns what was compiled before. Called
+   *  right after `create`; valid until the builder is destroyed. Absent: nothing else decides.
+   *  Since version 4. */
+  npu_status (*identity)(npu_builder* builder, const char** text);
+  /*! \brief What users should know of the program that `finish` has compiled, or could: lines, each
+   *  a sentence, such as a warning of the SDK, which may have the label of an operation. After
+   *  `finish`; valid until the builder is destroyed. Absent, NULL or "": nothing. Since version 4.
+   */
+  const char* (*warnings)(const npu_builder* builder);
+  /*! \brief What enters the program when the model runs on data of its user, for SDKs that quantize
+   *  by themselves: `count` samples of an input that was just added, one behind the other, each
+   *  dense and row-major in the input's shape. They live as long as the builder. Called for all
+   *  inputs with the same count, or for none. Absent: users cannot give such data. Since version 4.
+   */
+  npu_status (*set_samples)(npu_builder* builder, npu_tensor input, const void* data,
+                            int64_t count);
 } npu_build_api;
 
 /* ---- Run ------------------------------------------------------------------------------------ */

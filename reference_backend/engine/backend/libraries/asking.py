@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import tvm
 import tvm_ffi
@@ -17,6 +18,13 @@ Listener = Callable[[relax.Function, "str | None"], None]
 """Receives what the driver is asked about: before the answer, None, then the answer."""
 
 _listeners: list[Listener] = []
+
+
+class Answer(NamedTuple):
+    """What the driver says: why it declines, or "", and then what users should know."""
+
+    reason: str
+    warnings: tuple[str, ...] = ()
 
 
 def decline_reason(
@@ -33,12 +41,27 @@ def decline_reason(
 
     Codegen's sentence with that of the driver, in one line; empty if the driver takes it.
     """
+    return answer_about(function, driver, driver_options, bounds, finish, rule).reason
+
+
+def answer_about(
+    function: relax.Function,
+    driver: str,
+    driver_options: Mapping[str, object],
+    bounds: Mapping[str, int],
+    finish: bool,
+    rule: Sequence[int] = (),
+) -> Answer:
+    """Ask as `decline_reason` does, and return the driver's warnings, too."""
     ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
     for listener in _listeners:
         listener(function, None)
-    answer = one_line(str(ask(function, driver, driver_options, bounds, finish, rule)))
+    text = str(ask(function, driver, driver_options, bounds, finish, rule))
+    # Warnings are in lines of their own, behind an empty one.
+    taken = text.startswith("\n")
+    answer = Answer("", tuple(text.splitlines()[1:])) if taken else Answer(one_line(text))
     for listener in _listeners:
-        listener(function, answer)
+        listener(function, answer.reason)
     return answer
 
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import tvm
 from tvm import relax
 
 from ..ir.calls import Constant, Values, resolve, with_arguments
+from ..libraries.asking import Answer
 from ..settings.options import Options
 from ..settings.symbols import BOUNDS_ATTRIBUTE, symbol_bounds
 from ..shared.backend import BACKEND, CHAINS_NOT_SELECTED
@@ -27,6 +29,13 @@ MOST_CUTS = 32
 each time it is asked about the whole region."""
 
 
+class Recorder(Protocol):
+    """Knows what values of the model are for a user's data."""
+
+    def samples_of(self, values: Sequence[relax.Expr]) -> list[tvm.runtime.Tensor]:
+        """Return the samples of each, in the first dimension."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scope:
     """Data shared by the blocks of one function of the model."""
@@ -40,6 +49,8 @@ class Scope:
     """The largest value of each symbol, by name."""
     computed: frozenset[str] = frozenset()
     """The symbols that only a run knows."""
+    recorder: Recorder | None = None
+    """For the values of the function, if a user gave data."""
 
 
 @dataclass(eq=False)
@@ -84,6 +95,8 @@ class Region:
     """Why it goes back to the host."""
     declined: str = ""
     """The driver's reason, if the driver declined it."""
+    warnings: tuple[str, ...] = ()
+    """What the driver says of it, if it takes it."""
 
 
 class Block:
@@ -105,7 +118,7 @@ class Block:
         self._finder = CompositeFinder(target, self._bindings, scope.bounds)
         self._unit_of: dict[int, _Unit] = {}
         self._readers: dict[relax.Var, list[_Unit]] = {}
-        self._answers: dict[tuple[int, ...], str] = {}
+        self._answers: dict[tuple[int, ...], Answer] = {}
         self._cuts = 0
         self._groups: list[list[_Unit]] = []
 
@@ -122,6 +135,7 @@ class Block:
                 groups.values(), key=lambda group: (group[0].phase, group[0].members[-1])
             )
             self.regions = [self._make_region(group) for group in self._groups if group[0].on_npu]
+            self._give_samples(self.regions)
             self._ask_each([region for region in self.regions if self._is_large(region)])
             # If the driver declines a region because of some composites, form regions without them.
             if not any([self._part(region) for region in self.regions]):
@@ -206,6 +220,18 @@ class Block:
 
         return Region(composites, outputs, function, builder.arguments, calls, count_operations)
 
+    def _give_samples(self, regions: Sequence[Region]) -> None:
+        """Let the driver see what enters regions for a user's data."""
+        recorder = self._scope.recorder
+        if recorder is None:
+            return
+        # All at once: the model runs for them.
+        recorder.samples_of([value for region in regions for value in region.arguments])
+        for region in regions:
+            if region.function is not None:
+                samples = recorder.samples_of(region.arguments)
+                region.function = region.function.with_attr("samples", samples)
+
     # ---- Refused regions ----
 
     def _part(self, region: Region) -> bool:
@@ -223,7 +249,7 @@ class Block:
                 why = f"{why}, and it and the region of {ir.label(other)} {cycle}"
                 region.reason = Reason(Code.CYCLE, why)
             return False
-        declined = self._ask(region)
+        declined, region.warnings = self._ask(region)
         if not declined:
             return False
         several = len(region.composites) > 1
@@ -257,7 +283,9 @@ class Block:
 
         They are those that it declines alone; if there are none, the one that its sentence names.
         """
-        alone = self._ask_each([self._region_of([part], part.results) for part in composites])
+        parts = [self._region_of([part], part.results) for part in composites]
+        self._give_samples(parts)
+        alone = self._ask_each(parts)
         causes = {part: why for part, why in zip(composites, alone, strict=True) if why}
         if causes or self._cuts == MOST_CUTS:
             return causes
@@ -276,16 +304,19 @@ class Block:
         """Return why the driver declines regions, as `_ask`; those without outputs it takes."""
         asked = [region for region in regions if region.function is not None]
         each(self._ask, asked, lambda region: f"the driver compiles {len(region.calls)} ops")
-        return [self._ask(region) if region.function is not None else "" for region in regions]
+        return [
+            self._ask(region).reason if region.function is not None else "" for region in regions
+        ]
 
-    def _ask(self, region: Region) -> str:
-        """Return why the driver declines a region that has outputs; empty if it takes it."""
+    def _ask(self, region: Region) -> Answer:
+        """Return what the driver says of a region that has outputs."""
         key = tuple(member for composite in region.composites for member in composite.members)
         if key not in self._answers:
-            reason = self._target.ask_driver(region.function, self._scope.bounds, True)
-            if not isinstance(reason, Reason):
-                reason = reason.removeprefix(f"the region {self._scope.name}: ")
-            self._answers[key] = reason
+            answer = self._target.ask_driver(region.function, self._scope.bounds, True)
+            if not isinstance(answer.reason, Reason):
+                reason = answer.reason.removeprefix(f"the region {self._scope.name}: ")
+                answer = answer._replace(reason=reason)
+            self._answers[key] = answer
         return self._answers[key]
 
     # ---- Rewriting ----
@@ -343,7 +374,9 @@ class Block:
         relax.expr._update_type(global_var, function.ty)
         self.functions[global_var] = function
         labels = [composite.label for composite in region.composites]
-        self._records.add_region(region.symbol, labels, region.arguments, region.outputs)
+        self._records.add_region(
+            region.symbol, labels, region.arguments, region.outputs, region.warnings
+        )
         ret_ty = ir.tuple_type([var.ty for var in region.outputs])
         call = tvm.ir.Call(global_var, region.arguments, ret_ty=ret_ty)
         if len(region.outputs) == 1:

@@ -22,7 +22,7 @@ from tvm.relax.transform import FusionPattern
 
 from ..ir.calls import Values, items_of, with_arguments
 from ..ir.origins import is_named, origin_of
-from ..libraries.asking import decline_reason
+from ..libraries.asking import Answer, answer_about
 from ..settings.options import Options
 from ..shared.backend import BACKEND
 from ..table.compositions import Composition
@@ -43,16 +43,18 @@ class Target:
         self._driver_options = tvm_ffi.convert(options.driver_options())
         self._rule = tvm_ffi.convert(table.chip.requantize.numbers)
 
-    def ask_driver(self, function: relax.Function, bounds: Mapping[str, int], finish: bool) -> str:
+    def ask_driver(
+        self, function: relax.Function, bounds: Mapping[str, int], finish: bool
+    ) -> Answer:
         """Return why the driver declines a composite or, with `finish`, a whole region.
 
         A sentence; empty if the driver takes it. With a code if the driver was not asked.
         """
         reason = refusal_of_sizes(function, finish)
         if reason is not None:
-            return reason
+            return Answer(reason)
         driver = self.options.driver
-        return decline_reason(function, driver, self._driver_options, bounds, finish, self._rule)
+        return answer_about(function, driver, self._driver_options, bounds, finish, self._rule)
 
 
 class Bindings(list[relax.Binding]):
@@ -203,7 +205,7 @@ class CompositeFinder:
             return
         composition = self._target.table.composition_of(entry.label, match.annotated_expr)
         composite = self._make_composite(members, results, composition, match.annotated_expr)
-        declined = self._target.ask_driver(composite.function, self._bounds, False)
+        declined = self._target.ask_driver(composite.function, self._bounds, False).reason
         if declined:
             self.declined[index] = declined
         else:

@@ -23,7 +23,7 @@ from ..shared.backend import BACKEND
 from ..table.reasons import Code, Reason
 from ..table.table import Table
 from . import ir
-from .block import Block, Scope
+from .block import Block, Recorder, Scope
 from .composites import Target
 from .records import Records
 
@@ -35,9 +35,12 @@ _TOLD = f"{BACKEND}_unknown_bounds"
 class Partitioner:
     """Partitions one module, which is canonicalized."""
 
-    def __init__(self, mod: tvm.IRModule, table: Table, options: Options) -> None:
+    def __init__(
+        self, mod: tvm.IRModule, table: Table, options: Options, recorder: Recorder | None = None
+    ) -> None:
         self._mod = mod
         self._options = options
+        self._recorder = recorder
         self._target = Target(table, options)
         self._records = Records(mod)
         self._blocks: dict[int, Block] = {}
@@ -129,6 +132,7 @@ class Partitioner:
             values=values,
             bounds=bounds,
             computed=frozenset(computed),
+            recorder=self._recorder if name == "main" else None,
         )
         self._plan_body(function.body, scope)
 

@@ -45,7 +45,8 @@ def text_of(report: Report) -> str:
         f"{region.bytes_in:,} bytes in and {region.bytes_out:,} bytes out at each call"
         for region in report.regions
     ]
-    lines = [*aligned([_HEADER, *rows]), *regions, *advice((*report.on_host, *report.wider))]
+    lines = [*aligned([_HEADER, *rows]), *regions, *_warnings(report)]
+    lines += advice((*report.on_host, *report.wider))
     lines += [*_symbols(report), report.summary, *_verification(report)]
     return "\n".join(map(printable, lines))
 
@@ -66,6 +67,7 @@ def blocks_of(report: Report, everything: bool) -> Iterator[str | Indented | Tex
     yield from _reasons(report, everything)
     if report.regions:
         yield _regions(report, everything)
+    yield from map(Indented, _warnings(report))
     yield from map(Indented, _symbols(report))
     yield report.summary
     yield from _verification(report)
@@ -150,6 +152,15 @@ def _regions(report: Report, everything: bool) -> TextTable:
     ]
     header = ("region", "ops", "MACs", "%", "bytes in", "bytes out")
     return TextTable(header, rows, title=title, figures=(1, 2, 3, 4, 5), kept=6)
+
+
+def _warnings(report: Report) -> list[str]:
+    """Return what the driver says of the regions."""
+    return [
+        f"region {region.symbol}: the driver warns: {warning}"
+        for region in report.regions
+        for warning in region.warnings
+    ]
 
 
 def _symbols(report: Report) -> list[str]:

@@ -12,9 +12,11 @@ from .backend import PACKAGE
 ENTRY_POINTS = {
     "KIT": "commands.conforming",
     "PICTURES": "pictures.pictures",
+    "Recorder": "calibration",
     "accuracy_of": "commands.quantizing",
     "check_first_op": "commands.first_op",
     "quantized": "commands.quantizing",
+    "read_batches": "commands.quantizing",
     "read_vendor_cases": "conformance.case_files",
     "run_compare": "commands.comparing",
     "run_drift": "drift.drifting",

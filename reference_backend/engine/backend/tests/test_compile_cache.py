@@ -109,6 +109,18 @@ def test_a_change_that_affects_the_program_is_a_miss(compiled, monkeypatch, tmp_
         assert len(compiled) == 1
 
 
+def test_another_sdk_behind_the_same_driver_is_a_miss(compiled, tmp_path):
+    name = f"{BACKEND}.codegen.identity"
+    original = tvm_ffi.get_global_func(name)
+    try:
+        for sdk, count in (("acme 1", 1), ("acme 1", 1), ("acme 2", 2), ("acme 1", 2)):
+            tvm_ffi.register_global_func(name, lambda *_, sdk=sdk: sdk, override=True)
+            build(CASES[0].model(), tmp_path)
+            assert len(compiled) == count
+    finally:
+        tvm_ffi.register_global_func(name, original, override=True)
+
+
 def test_constants_are_part_of_the_key(compiled, tmp_path):
     cases = (first_case([op]) for op in OPS if TABLE.get(op))
     models = (case.model() for case in cases if case)

@@ -13,7 +13,8 @@ from tvm import relax
 import backend
 from backend.engine.backend.ir.amounts import Amounts
 from backend.engine.backend.ir.origins import Origin
-from backend.engine.backend.report.report import Border, RegionPlacement
+from backend.engine.backend.regions.records import Names
+from backend.engine.backend.report.report import Border, OpPlacement, RegionPlacement, Report
 from backend.engine.backend.settings.options import Options
 from support import (
     BACKEND,
@@ -165,6 +166,32 @@ def test_a_report_of_another_version_is_refused():
     for text in (json.dumps(data), "[]"):
         with pytest.raises(ValueError, match="version .*; supported: 1"):
             backend.Report.from_json(text)
+
+
+def test_what_the_driver_warns_of_is_in_the_report(decline, monkeypatch):
+    model = SINGLE[0].model(constants=True)
+    told = "\nthe clock is slow\nrelax.relu (lv): its \x1b[31mrange is wide"
+    decline(lambda function, finish: told if finish else "")
+    report = backend.offload_report(partition_for(tvm.IRModule({model.name: model.function()})))
+    (region,) = report.regions
+    assert region.warnings == tuple(told.splitlines()[1:])
+    begin = f"region {region.symbol}: the driver warns: "
+    lines = [line for line in str(report).splitlines() if line.startswith(begin)]
+    assert lines[0] == f"{begin}the clock is slow" and "\x1b" not in lines[1]
+    assert report.summary.endswith(", warnings of the driver: 2")
+    shown = " ".join(on_terminal(report, monkeypatch, 70).split())
+    assert "the driver warns: the clock is slow" in shown
+    data = json.loads(report.to_json())
+    assert Report.from_json(json.dumps(data)) == report
+    # As releases before this one have written it.
+    del data["regions"][0]["warnings"]
+    assert Report.from_json(json.dumps(data)).regions[0].warnings == ()
+
+
+def test_warnings_have_the_names_of_the_author():
+    op = OpPlacement("main", "lv3", "relax.add", "npu", origin=Origin("/block/Add"), region="r")
+    region = RegionPlacement("r", "main", 1, ("add",), 0, 0, 0, (), (), ("relax.add (lv3): wide",))
+    assert Names([op]).of_region(region).warnings == ("relax.add (/block/Add): wide",)
 
 
 def test_operations_are_those_of_the_table():

@@ -36,8 +36,8 @@ class Graph:
         body = function.body
         for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
             for binding in block.bindings:
-                self._add(binding.var, self._resolved(binding.value))
-        result = self._resolved(body.body if isinstance(body, relax.SeqExpr) else body)
+                self._add(binding.var, self.resolved(binding.value))
+        result = self.resolved(body.body if isinstance(body, relax.SeqExpr) else body)
         self.results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
         self._drop_unused()
         self.positions = {var: index for index, var in enumerate(self.values)}
@@ -48,18 +48,19 @@ class Graph:
         for var in ir.operands(relax.Tuple(self.results)):
             self.readers.setdefault(var, []).append(None)
 
-    def _resolved(self, expr: relax.Expr) -> relax.Expr:
+    def resolved(self, expr: relax.Expr) -> relax.Expr:
+        """Return a value without aliases."""
         if isinstance(expr, relax.Var):
             return self._aliases.get(expr, expr)
         if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self._resolved(field) for field in expr.fields])
+            return relax.Tuple([self.resolved(field) for field in expr.fields])
         if isinstance(expr, relax.TupleGetItem):
-            source = self._resolved(expr.tuple_value)
+            source = self.resolved(expr.tuple_value)
             if isinstance(source, relax.Tuple):
                 return source.fields[expr.index]
             return relax.TupleGetItem(source, expr.index)
         if isinstance(expr, relax.Call):
-            return with_arguments(expr, [self._resolved(operand) for operand in expr.args])
+            return with_arguments(expr, [self.resolved(operand) for operand in expr.args])
         return expr
 
     def _add(self, var: relax.Var, value: relax.Expr) -> None:

@@ -52,6 +52,12 @@ void Emission::AddSymbolsAndInputs() {
     RequireType(desc, who);
     const npu_tensor id = sink_->AddInput(desc, static_cast<int64_t>(i), who);
     SetScales(id, node.outputs[0].scales);
+    if (i < graph_.samples.size()) {
+      const tvm::ffi::Tensor& given = graph_.samples[i];
+      const int64_t count = given.size(0);
+      const size_t bytes = tvm::ffi::GetDataSize(given);
+      sink_->SetSamples(id, {given.data_ptr(), count, bytes / static_cast<size_t>(count)});
+    }
     Set(EntryRef{argument, 0}, Keep(id, desc));
   }
 }
@@ -94,6 +100,9 @@ LoweredProgram Emission::Finish(LoweringGoal goal) {
         driver_.api.finish(driver_.handle, compile ? &bytes : nullptr, compile ? &size : nullptr),
         "the region " + graph_.symbol);
     result_.bytes = {reinterpret_cast<const char*>(bytes), size};
+    const char* warnings =
+        driver_.api.warnings == nullptr ? nullptr : driver_.api.warnings(driver_.handle);
+    if (warnings != nullptr) result_.warnings = warnings;
   }
   return std::move(result_);
 }

@@ -79,6 +79,9 @@ struct Graph {
   std::vector<Node> nodes;
   /*! \brief The arguments of the region, in order. */
   std::vector<size_t> arguments;
+  /*! \brief Of each argument, what enters it for a user's data, samples in the first dimension; or
+   *  nothing. */
+  std::vector<tvm::ffi::Tensor> samples;
   std::vector<EntryRef> heads;
 
   const TensorInfo& Info(const EntryRef& entry) const {

@@ -4,6 +4,21 @@
 #include <algorithm>
 
 namespace npu {
+namespace {
+
+std::vector<int64_t> SizesOf(const npu_tensor_desc& desc) {
+  std::vector<int64_t> sizes;
+  for (int i = 0; i < desc.rank; ++i) sizes.push_back(desc.dims[i].size);
+  return sizes;
+}
+
+/*! \brief How large an element is of a tensor that has so many bytes. */
+size_t ElementBytes(const std::vector<int64_t>& sizes, size_t bytes) {
+  for (int64_t size : sizes) bytes /= static_cast<size_t>(std::max<int64_t>(size, 1));
+  return bytes;
+}
+
+}  // namespace
 
 // ---- Tensors ----
 
@@ -61,6 +76,7 @@ npu_tensor LayoutAdapter::AddView(npu_tensor data, const npu_tensor_desc& desc) 
     view.kind = Kind::kInput;
     view.argument = source.argument;
     view.is_reshaped = true;
+    view.samples = source.samples;
   }
   return Append(std::move(view));
 }
@@ -181,19 +197,32 @@ npu_tensor LayoutAdapter::ReadInput(const Value& value, const Order& order) {
   Port port{value.argument, std::nullopt, order};
   if (value.is_reshaped) port.dims = PortSizes(value.desc);
   ports_.inputs.push_back(std::move(port));
+  if (value.samples.count > 0) Describe(form, SamplesOf(value, order));
   return form;
+}
+
+Samples LayoutAdapter::SamplesOf(const Value& value, const Order& order) {
+  Samples samples = value.samples;
+  const std::vector<int64_t> sizes = SizesOf(value.desc);
+  if (KeepsPlaces(sizes.data(), order)) return samples;
+  const size_t count = static_cast<size_t>(samples.count) * samples.bytes;
+  std::vector<uint64_t>& permuted = constants_->emplace_back((count + 7) / 8);
+  for (size_t at = 0; at < count; at += samples.bytes) {
+    Permute(sizes.data(), order, ElementBytes(sizes, samples.bytes),
+            static_cast<const char*>(samples.data) + at,
+            reinterpret_cast<char*>(permuted.data()) + at);
+  }
+  samples.data = permuted.data();
+  return samples;
 }
 
 npu_tensor LayoutAdapter::ReadConstant(const Value& value, const Order& order) {
   const npu_tensor_desc desc = Stored(value.desc, order);
-  std::vector<int64_t> sizes;
-  for (const npu_dim& dim : value.dims()) sizes.push_back(dim.size);
+  const std::vector<int64_t> sizes = SizesOf(value.desc);
   const void* data = value.data;
   if (!KeepsPlaces(sizes.data(), order)) {
-    size_t element = value.bytes;
-    for (int64_t size : sizes) element /= static_cast<size_t>(std::max<int64_t>(size, 1));
     std::vector<uint64_t>& permuted = constants_->emplace_back((value.bytes + 7) / 8);
-    Permute(sizes.data(), order, element, data, permuted.data());
+    Permute(sizes.data(), order, ElementBytes(sizes, value.bytes), data, permuted.data());
     data = permuted.data();
   }
   npu_tensor form = -1;

@@ -419,12 +419,18 @@ struct LoweredProgram {
   /*! \brief The driver's bytes, which live as long as the builder; empty unless the goal was
    *  kProgram. */
   std::string_view bytes;
+  /*! \brief What the driver says of it, in lines. */
+  std::string warnings;
   /*! \brief Set if the driver declares layouts. */
   std::optional<Ports> ports;
 };
 
 /*! \brief Throws a Refusal if the driver refuses its options. */
 void CheckDriverOptions(const LoweringOptions& options);
+
+/*! \brief What decides about programs besides the driver's library and its options; "" if nothing
+ *  does. Throws a Refusal if the driver does not know. */
+std::string IdentityOf(const LoweringOptions& options);
 
 /*!
  * \brief Lowers a graph with the registered ops.

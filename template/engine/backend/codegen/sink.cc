@@ -39,6 +39,13 @@ void Sink::Describe(npu_tensor at_driver, const Scales& scales) const {
   Check(driver_.api.set_quantization(driver_.handle, at_driver, &quantization));
 }
 
+void Sink::Describe(npu_tensor at_driver, const Samples& samples) const {
+  const std::string who = "the calibration data";
+  driver_.Require(driver_.api.set_samples != nullptr, "set_samples", who);
+  driver_.Check(driver_.api.set_samples(driver_.handle, at_driver, samples.data, samples.count),
+                who);
+}
+
 namespace {
 
 /*! \brief Hands everything to the driver as it is. */
@@ -68,6 +75,7 @@ class DirectSink : public Sink {
     return added;
   }
   void SetScales(npu_tensor tensor, const Scales& scales) final { Describe(tensor, scales); }
+  void SetSamples(npu_tensor input, const Samples& samples) final { Describe(input, samples); }
 #define NPU_ADD(name, reads)                                             \
   void Add(const npu_##name& op) final {                                 \
     CheckAdded<npu_##name>(driver_.api.add_##name(driver_.handle, &op)); \

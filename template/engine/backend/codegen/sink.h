@@ -55,6 +55,15 @@ class WholeDeclined : public Refusal {
   const std::string reason;
 };
 
+/*! \brief What enters an input when the model runs on a user's data: `count` tensors, one behind
+ * the other. */
+struct Samples {
+  const void* data = nullptr;
+  int64_t count = 0;
+  /*! \brief Of one of them. */
+  size_t bytes = 0;
+};
+
 /*! \brief A builder of the driver. */
 struct DriverBuilder {
   const npu_build_api& api;
@@ -87,6 +96,8 @@ class Sink {
   /*! \brief Says what the integers of a tensor stand for, before anything uses it; for drivers with
    *  set_quantization. */
   virtual void SetScales(npu_tensor tensor, const Scales& scales) = 0;
+  /*! \brief Hands over samples of an input that was just added. */
+  virtual void SetSamples(npu_tensor input, const Samples& samples) = 0;
 #define NPU_ADD(name, reads) virtual void Add(const npu_##name& op) = 0;
   NPU_OPERATIONS(NPU_ADD, )
   NPU_WHOLE_OPERATIONS(NPU_ADD, )
@@ -108,6 +119,7 @@ class Sink {
   }
   /*! \brief The same for a tensor of the driver. */
   void Describe(npu_tensor at_driver, const Scales& scales) const;
+  void Describe(npu_tensor at_driver, const Samples& samples) const;
 
   const DriverBuilder driver_;
   std::string label_;

@@ -101,6 +101,13 @@ def add_model(parser: argparse.ArgumentParser, what: str) -> None:
         help="an op that stays on the host, named as for --strict-except; may be repeated",
     )
     group.add_argument(
+        "--calibration",
+        metavar="FILE",
+        type=Path,
+        help="real inputs from an .npz file, samples along the first axis, for an SDK that "
+        "quantizes by itself",
+    )
+    group.add_argument(
         "--target", default="llvm", help="TVM's target of what stays on the host (default: llvm)"
     )
     group = parser.add_argument_group("quantizing a float model (.onnx, .pt2)")

@@ -6,7 +6,7 @@ Users read the docstrings there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..libraries.linking import drop_empty_source, link_artifacts
 from ..passes import for_host, is_opaque, simplify
 from ..settings.options import Options, Source
 from ..shared.backend import BACKEND, PACKAGE, vendor
+from ..shared.entry_points import entry_point
 from ..table.patterns import TABLE
 from . import Partitioner
 from .overlap import overlapping_pipeline
@@ -32,6 +33,7 @@ def partition_for(
     mod: tvm.IRModule,
     params: Params | None = None,
     *,
+    calibration_data: Iterable[object] | None = None,
     options: Source = None,
     **settings: object,
 ) -> tvm.IRModule:
@@ -40,7 +42,10 @@ def partition_for(
     loaded = Options.load(options).merged(**settings)
     disabled, before, after = (vendor("passes", name, ()) for name in _PASSES)
     mod = simplify(_bind(mod, params), TABLE, disabled, before, after)
-    return for_host(Partitioner(mod, TABLE, loaded).run(), TABLE)
+    recorder = None
+    if calibration_data is not None:
+        recorder = entry_point("Recorder")(mod, calibration_data, loaded)
+    return for_host(Partitioner(mod, TABLE, loaded, recorder).run(), TABLE)
 
 
 def compile_for(
@@ -48,13 +53,15 @@ def compile_for(
     params: Params | None = None,
     *,
     target: object = "llvm",
+    calibration_data: Iterable[object] | None = None,
     options: Source = None,
     **settings: object,
 ) -> relax.VMExecutable:
     """Compile a model; the backend's function of that name says more."""
     _require_module(mod)
     loaded = Options.load(options).merged(**settings)
-    return compile_partitioned(partition_for(mod, params, options=loaded), loaded, target)
+    mod = partition_for(mod, params, calibration_data=calibration_data, options=loaded)
+    return compile_partitioned(mod, loaded, target)
 
 
 def compile_partitioned(

@@ -43,6 +43,7 @@ class _Region(NamedTuple):
     composites: tuple[str, ...]
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
+    warnings: tuple[str, ...]
 
 
 def _placed(symbol: str, ops: Sequence[OpPlacement], region: _Region) -> RegionPlacement:
@@ -83,21 +84,31 @@ _VARIABLE = re.compile(r"(?<=\w \()\w+(?=\))|(?<=')\w+(?=' inside of it)")
 quotes are those of an op's arguments."""
 
 
-def _with_names(ops: Sequence[OpPlacement]) -> list[OpPlacement]:
-    """Return ops whose sentences have the names of the author instead of variables."""
-    names = {(op.function, op.name): op.origin.module or op.origin.name for op in ops if op.origin}
+class Names:
+    """Puts the names of the author instead of variables into sentences."""
 
-    def named(op: OpPlacement, sentence: str | None) -> str | None:
-        if sentence is None:
-            return None
-        return _VARIABLE.sub(lambda match: names.get((op.function, match[0]), match[0]), sentence)
+    def __init__(self, ops: Sequence[OpPlacement]) -> None:
+        self._names = {
+            (op.function, op.name): op.origin.module or op.origin.name for op in ops if op.origin
+        }
 
-    return [
-        replace(op, reason=named(op, op.reason), wider=named(op, op.wider))
-        if op.reason or op.wider
-        else op
-        for op in ops
-    ]
+    def named(self, function: str, sentence: str) -> str:
+        """Return a sentence about an op of a function."""
+        return _VARIABLE.sub(
+            lambda match: self._names.get((function, match[0]), match[0]), sentence
+        )
+
+    def of_op(self, op: OpPlacement) -> OpPlacement:
+        """Return an op with such sentences."""
+        if not op.reason and not op.wider:
+            return op
+        reason, wider = (text and self.named(op.function, text) for text in (op.reason, op.wider))
+        return replace(op, reason=reason, wider=wider)
+
+    def of_region(self, region: RegionPlacement) -> RegionPlacement:
+        """Return a region with such sentences."""
+        told = tuple(self.named(region.function, text) for text in region.warnings)
+        return replace(region, warnings=told)
 
 
 class Records:
@@ -131,9 +142,11 @@ class Records:
                 members.setdefault(op.region, []).append(op)
         regions = [_placed(symbol, ops, self._regions[symbol]) for symbol, ops in members.items()]
         ops = _with_earlier_reads((*self._offloaded, *self.ops), self._earlier)
-        ops = _with_names(ops)
+        names = Names(ops)
         return Report(
-            tuple(ops), (*self._earlier.regions, *regions), dict(sorted(self._symbols.items()))
+            tuple(map(names.of_op, ops)),
+            (*self._earlier.regions, *map(names.of_region, regions)),
+            dict(sorted(self._symbols.items())),
         )
 
     def add_region(
@@ -142,13 +155,14 @@ class Records:
         composites: Sequence[str],
         inputs: Sequence[relax.Expr],
         outputs: Sequence[relax.Var],
+        warnings: Sequence[str] = (),
     ) -> None:
-        """Record the inputs and outputs of a region."""
+        """Record the inputs and outputs of a region, and what the driver says of it."""
         borders = [
             tuple(self._border(value) for value in values if isinstance(value.ty, relax.TensorType))
             for values in (inputs, outputs)
         ]
-        self._regions[symbol] = _Region(tuple(composites), borders[0], borders[1])
+        self._regions[symbol] = _Region(tuple(composites), borders[0], borders[1], tuple(warnings))
 
     def _border(self, expr: relax.Expr) -> Border:
         name = str(expr.name) if isinstance(expr, relax.Var) else "a constant"

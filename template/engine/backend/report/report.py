@@ -158,6 +158,8 @@ class RegionPlacement:
         The sums over its ops.
     inputs, outputs
         What crosses its border; constants that are part of the program do not.
+    warnings
+        What the driver says of it, such as warnings of an SDK.
     """
 
     symbol: str
@@ -169,6 +171,7 @@ class RegionPlacement:
     bytes_written: int | None
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def bytes_in(self) -> int:
@@ -270,6 +273,8 @@ class Report:
         text += f", regions: {len(self.regions)}"
         if self.wider:
             text += f", wider than asked for: {len(self.wider)}"
+        if warnings := sum(len(region.warnings) for region in self.regions):
+            text += f", warnings of the driver: {warnings}"
         # Unlike other reasons, this one is a mistake of the backend's.
         if failed := [op for op in self.ops if op.code == Code.DRIVER_FAILED.value]:
             text += f", the driver failed for: {len(failed)}"
@@ -347,6 +352,7 @@ class Report:
                         "outputs": tuple(
                             Border(**_known(Border, item)) for item in region["outputs"]
                         ),
+                        "warnings": tuple(region.get("warnings", ())),
                     }
                 )
                 for region in data["regions"]

@@ -103,6 +103,7 @@ function regionDetails(region, page) {
     make("h2", {}, regionName(region.symbol)),
     pairs([["symbol", region.symbol], ["function", region.function], ["ops", number(region.ops)], ["composites", number(region.composites.length)],
       ["MACs", number(region.macs)], ["reads", bytes(region.bytes_read)], ["writes", bytes(region.bytes_written)]]),
+    ...region.warnings.map((text) => make("div", { class: "why" }, make("b", {}, "The driver warns:"), ` ${text}`)),
     ...border("Enters", region.inputs),
     ...border("Leaves", region.outputs),
     make("h3", {}, "Ops"),

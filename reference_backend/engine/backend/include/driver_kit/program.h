@@ -125,6 +125,16 @@ struct Scales {
   }
 };
 
+/*! \brief Samples of an input, one behind the other, each dense and row-major. */
+struct Samples {
+  const void* data = nullptr;
+  int64_t count = 0;
+};
+
+inline size_t BytesOf(const Samples& samples, const Value& input) {
+  return static_cast<size_t>(samples.count) * BytesOf(input);
+}
+
 /*! \brief Whether a value can have such scales. */
 inline bool IsSane(const Scales& scales, const Value& value) {
   const size_t count = scales.scales.size();
@@ -341,6 +351,17 @@ struct Program {
   std::map<int32_t, std::vector<int32_t>> more_inputs = {};
   /*! \brief By the result of a kVendor node: its name. */
   std::map<int32_t, std::string> names = {};
+  /*! \brief By input: what enters it for a user's data, only while `compile` runs; empty if the
+   * user gave none. */
+  std::vector<Samples> samples = {};
+  /*! \brief Where `Warn` writes; NULL: nowhere. */
+  std::vector<std::string>* warnings = nullptr;
+
+  /*! \brief Tells users a sentence about the program, such as a warning of the SDK; the label of an
+   *  operation in it says which one. For `Driver::compile`. */
+  void Warn(const std::string& sentence) const {
+    if (warnings != nullptr) warnings->push_back(sentence);
+  }
 
   /*! \brief What the integers of a value stand for; NULL for real numbers, and for integers that
    *  are only moved, or are indices. */

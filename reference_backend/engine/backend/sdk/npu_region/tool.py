@@ -73,7 +73,8 @@ def _compile(folder: Path, compile_region: Compile) -> int:
     else:
         (folder / "program.bin").write_bytes(program)
         code = 0
-    (folder / "answer.txt").write_text(region.id, "utf-8")
+    lines = [region.id, *map(_one_line, region.warnings)]
+    (folder / "answer.txt").write_text("\n".join(lines), "utf-8")
     return code
 
 
@@ -124,8 +125,13 @@ def _one_line(text: object) -> str:
 
 
 def _digest_of_code() -> str:
-    """Return a digest of what decides about programs beside the SDK: the tool's own code."""
+    """Return a digest of what decides about programs beside the SDK: the tool's own code.
+
+    It is that of the script, and what it may import from its folder.
+    """
     digest = hashlib.sha256()
-    for path in (Path(sys.argv[0]), *sorted(Path(__file__).parent.glob("*.py"))):
+    script = Path(sys.argv[0])
+    beside = sorted(script.parent.glob("*.py"))
+    for path in (script, *beside, *sorted(Path(__file__).parent.glob("*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

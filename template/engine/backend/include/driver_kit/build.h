@@ -67,6 +67,11 @@ struct Driver {
    *  a model is partitioned, after `reason` took its nodes; `program.constants` has the elements.
    *  NULL: it takes them. */
   std::string (*composite)(const Program& program) = nullptr;
+  /*! \brief What decides about programs besides the driver's library, such as the version of an
+   * SDK, for options; NULL: nothing. */
+  std::string (*identity)(const Program& program) = nullptr;
+  /*! \brief Whether `compile` quantizes by Program::samples, if a user gives data. */
+  bool samples = false;
 };
 
 /*! \brief A tensor of the builder. */
@@ -108,6 +113,7 @@ struct Builder {
   std::string label;
   /*! \brief Real numbers of constants that are stored as integers. */
   std::deque<std::vector<float>> dequantized;
+  std::string identity, warnings;
 
   // ---- Tensors and values ----
 
@@ -1180,8 +1186,22 @@ struct Builder {
       }
     }
     program.constants = elements.data();
+    std::vector<std::string> sentences;
+    program.warnings = &sentences;
     function();
     program.constants = nullptr;
+    program.warnings = nullptr;
+    for (std::string& sentence : sentences) {
+      std::replace(sentence.begin(), sentence.end(), '\n', ' ');
+      warnings += warnings.empty() ? sentence : '\n' + sentence;
+    }
+  }
+
+  void SetSamples(npu_tensor id, const void* data, int64_t count) {
+    const Value& input = At(id).port;
+    if (input.source != Source::kInput || count < 1) Refuse("these are no samples of an input");
+    program.samples.resize(program.inputs.size());
+    program.samples[static_cast<size_t>(input.place)] = {data, count};
   }
 
   static void WriteNumber(double number, npu_dtype dtype, void* to) {
@@ -1325,6 +1345,22 @@ npu_build_api BuildTable() {
   if (kDriver.composite != nullptr) {
     api.check_composite = [](npu_builder* builder) {
       return Try(&builder->error, [&] { builder->CheckComposite(); });
+    };
+  }
+  if (kDriver.identity != nullptr) {
+    api.identity = [](npu_builder* builder, const char** text) {
+      return Try(&builder->error, [&] {
+        builder->identity = kDriver.identity(builder->program);
+        *text = builder->identity.c_str();
+      });
+    };
+  }
+  if (kDriver.compile != nullptr) {
+    api.warnings = [](const npu_builder* builder) { return builder->warnings.c_str(); };
+  }
+  if (kDriver.samples) {
+    api.set_samples = [](npu_builder* builder, npu_tensor id, const void* data, int64_t count) {
+      return Try(&builder->error, [&] { builder->SetSamples(id, data, count); });
     };
   }
   if (kDriver.channels_last) {

@@ -18,6 +18,9 @@
  * std::vector<uint8_t> Compile(const Program& program) {
  *   return npu::kit::CompileByTool(kTool, program);
  * }
+ * std::string Identity(const Program& program) {
+ *   return npu::kit::FingerprintOfTool(kTool, program);
+ * }
  * \endcode
  *
  * The protocol: docs/region-file.md of npu-scaffold.
@@ -29,12 +32,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -114,8 +120,16 @@ struct ToolState {
 inline ToolState& StateOf(const ToolCommand& command) {
   static std::mutex mutex;
   static std::map<std::vector<std::string>, ToolState> states;
+  // A script that was changed is another tool, also in a process that goes on.
+  std::vector<std::string> key = command.words;
+  for (const std::string& word : command.words) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(word, error)) continue;
+    const auto changed = std::filesystem::last_write_time(word, error);
+    if (!error) key.push_back(std::to_string(changed.time_since_epoch().count()));
+  }
   const std::lock_guard<std::mutex> lock(mutex);
-  return states[command.words];
+  return states[key];
 }
 
 /*! \brief Starts the worker if there is none; the caller has the lock. */
@@ -177,6 +191,15 @@ inline std::string AskTool(const ModelTool& tool, const Program& program, const 
   return reason;
 }
 
+/*! \brief What the SDK and the tool say of themselves: others make other programs. */
+inline std::string FingerprintOfTool(const ModelTool& tool, const Program& program) {
+  const ToolCommand command = CommandOf(tool, program);
+  ToolState& state = StateOf(command);
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  RequireWorker(&state, command, program);
+  return state.fingerprint;
+}
+
 // ---- Programs ----
 
 /*! \brief What the tool says of a region. */
@@ -184,7 +207,64 @@ struct ToolAnswer {
   bool is_declined = false;
   /*! \brief The program, or the reason. */
   std::string text;
+  /*! \brief What users should know, in lines. */
+  std::string warnings;
 };
+
+/*! \brief How many warnings a region may have. */
+constexpr size_t kMostWarnings = 100;
+
+/*! \brief The lines of answer.txt: the id, and a warning in each further one. */
+inline std::vector<std::string> LinesOfAnswer(const std::filesystem::path& path) {
+  std::istringstream lines(ContentsOf(path));
+  std::string line;
+  std::getline(lines, line);
+  std::vector<std::string> found = {OneLine(line)};
+  size_t more = 0;
+  while (std::getline(lines, line)) {
+    line = OneLine(line);
+    if (line.empty() || std::find(found.begin(), found.end(), line) != found.end()) continue;
+    if (found.size() <= kMostWarnings) {
+      found.push_back(line);
+    } else {
+      ++more;
+    }
+  }
+  if (more > 0) found.push_back("and " + std::to_string(more) + " more warnings");
+  return found;
+}
+
+inline std::string NpyHeader(const Value& input, int64_t count) {
+  constexpr const char* kTypes[] = {"<f4", "<f2", "|i1", "|u1", "<i4", "<i8", "|b1", "<i2"};
+  std::string text = "{'descr': '" + std::string(kTypes[input.dtype]) +
+                     "', 'fortran_order': False, 'shape': (" + std::to_string(count) + ",";
+  for (int32_t i = 0; i < input.rank; ++i) text += " " + std::to_string(input.dims[i]) + ",";
+  text += "), }";
+  // The elements are aligned to 64 bytes; 10 are before the text.
+  text.resize((text.size() + 1 + 10 + 63) / 64 * 64 - 10, ' ');
+  text.back() = '\n';
+  const char size[] = {static_cast<char>(text.size() & 0xff), static_cast<char>(text.size() >> 8)};
+  return std::string("\x93NUMPY\x01\x00", 8) + std::string(size, 2) + text;
+}
+
+/*! \brief Writes what enters a region for a user's data: calibration/input0.npy and so on. */
+inline void WriteSamples(const Program& program, const ToolFolder& folder) {
+  if (program.samples.empty()) return;
+  const std::filesystem::path place = folder / "calibration";
+  std::error_code error;
+  std::filesystem::create_directory(place, error);
+  for (size_t i = 0; i < program.samples.size(); ++i) {
+    const Samples& samples = program.samples[i];
+    const std::filesystem::path path = place / ("input" + std::to_string(i) + ".npy");
+    const std::string header = NpyHeader(program.inputs[i], samples.count);
+    std::ofstream file(path, std::ios::binary);
+    file.write(header.data(), static_cast<std::streamsize>(header.size()));
+    file.write(static_cast<const char*>(samples.data),
+               static_cast<std::streamsize>(BytesOf(samples, program.inputs[i])));
+    file.flush();
+    if (!file) Decline("the file " + path.string() + " for the SDK's tool cannot be written");
+  }
+}
 
 /*! \brief Runs the tool for a region whose files are written; declines if it does not answer. */
 inline ToolAnswer RunTool(const ToolCommand& command, const Program& program,
@@ -216,17 +296,20 @@ inline ToolAnswer RunTool(const ToolCommand& command, const Program& program,
   if (!WIFEXITED(status) || (WEXITSTATUS(status) != kToolCompiled && !is_declined)) {
     fail(EndOf(status));
   }
-  if (OneLine(ContentsOf(folder / "answer.txt")) != id) {
+  const std::vector<std::string> lines = LinesOfAnswer(folder / "answer.txt");
+  if (lines[0] != id) {
     fail("does not say that its answer is for this region (answer.txt)");
   }
   if (is_declined) {
     const std::string reason = OneLine(ContentsOf(folder / "reason.txt"));
     if (reason.empty()) fail("declines without a reason (reason.txt)");
-    return {true, reason};
+    return {true, reason, ""};
   }
   const std::string bytes = ContentsOf(folder / "program.bin");
   if (bytes.empty()) fail("wrote no program (program.bin)");
-  return {false, bytes};
+  std::string warnings;
+  for (size_t i = 1; i < lines.size(); ++i) warnings += lines[i] + '\n';
+  return {false, bytes, warnings};
 }
 
 /*! \brief The bytes of a program: what the tool makes of it, as Program::opaque. */
@@ -245,10 +328,17 @@ inline std::vector<uint8_t> CompileByTool(const ModelTool& tool, const Program& 
   Fields fields = RegionFields(program, program.nodes, program.labels, tool.channels_last, true);
   fields.emplace_back("backend", Quoted(tool.backend));
   const std::string options = TextOfOptions(whole.options);
+  if (!program.samples.empty()) {
+    fields.emplace_back("calibration", std::to_string(program.samples[0].count));
+  }
   const std::string text = ObjectText(fields);
-  const std::string id = DigestOf({{text.data(), text.size()},
-                                   {program.constants, program.constant_bytes},
-                                   {options.data(), options.size()}});
+  std::vector<std::pair<const void*, size_t>> parts = {{text.data(), text.size()},
+                                                       {program.constants, program.constant_bytes},
+                                                       {options.data(), options.size()}};
+  for (size_t i = 0; i < program.samples.size(); ++i) {
+    parts.emplace_back(program.samples[i].data, BytesOf(program.samples[i], program.inputs[i]));
+  }
+  const std::string id = DigestOf(parts);
   fields.emplace_back("id", Quoted(id));
   ToolState& state = StateOf(command);
   std::string key;
@@ -266,18 +356,23 @@ inline std::vector<uint8_t> CompileByTool(const ModelTool& tool, const Program& 
     }
     kept = (cache.empty() ? state.programs->path() : std::filesystem::path(cache)) / (key + ".bin");
   }
-  const auto serialized = [&whole](const std::string& bytes) {
+  const std::filesystem::path notes = kept.string() + ".txt";
+  const auto serialized = [&whole](const std::string& bytes, const std::string& warnings) {
+    std::istringstream lines(warnings);
+    std::string line;
+    while (std::getline(lines, line)) whole.Warn(line);
     whole.opaque = reinterpret_cast<const uint8_t*>(bytes.data());
     whole.opaque_bytes = bytes.size();
     return Serialize(whole);
   };
   const std::string known = ContentsOf(kept);
-  if (!known.empty()) return serialized(known);
+  if (!known.empty()) return serialized(known, ContentsOf(notes));
   const ToolFolder folder(OptionOf(program, "sdk_folder"));
   const std::string region = ObjectText(fields) + "\n";
   WriteContents(folder / "region.json", region.data(), region.size());
   WriteContents(folder / "constants.bin", program.constants, program.constant_bytes);
   WriteContents(folder / "options.json", options.data(), options.size());
+  WriteSamples(program, folder);
   const ToolAnswer answer = RunTool(command, program, folder, id);
   if (answer.is_declined) {
     const std::lock_guard<std::mutex> lock(state.mutex);
@@ -287,9 +382,13 @@ inline std::vector<uint8_t> CompileByTool(const ModelTool& tool, const Program& 
   std::error_code error;
   std::filesystem::create_directories(kept.parent_path(), error);
   const std::filesystem::path part = kept.string() + "." + std::to_string(getpid());
-  WriteContents(part, answer.text.data(), answer.text.size());
-  std::filesystem::rename(part, kept, error);
-  return serialized(answer.text);
+  const auto keep = [&](const std::filesystem::path& path, const std::string& contents) {
+    WriteContents(part, contents.data(), contents.size());
+    std::filesystem::rename(part, path, error);
+  };
+  if (!answer.warnings.empty()) keep(notes, answer.warnings);
+  keep(kept, answer.text);
+  return serialized(answer.text, answer.warnings);
 }
 
 }  // namespace npu::kit

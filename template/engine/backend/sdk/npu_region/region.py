@@ -171,6 +171,8 @@ class Region:
         self.inputs = [_port(item) for item in data.get("inputs", ())]
         self.outputs = [_port(item) for item in data.get("outputs", ())]
         self.options: Mapping[str, str] = options or data.get("options", {})
+        self.samples: int = data.get("calibration", 0)
+        self.warnings: list[str] = []
         self.folder = folder
         self._constants = constants
 
@@ -197,6 +199,20 @@ class Region:
         data = json.loads((folder / "region.json").read_text("utf-8"))
         options = json.loads((folder / "options.json").read_text("utf-8"))
         return cls(data, (folder / "constants.bin").read_bytes(), options, folder)
+
+    @property
+    def calibration(self) -> list[list[Any]]:
+        """What enters the region for its user's data: of each sample, the arrays of the inputs.
+
+        Empty if the user gave none. Arrays are read where they are needed, so NumPy is.
+        """
+        if not self.samples or self.folder is None:
+            return []
+        import numpy
+
+        places = [self.folder / f"calibration/input{i}.npy" for i in range(len(self.inputs))]
+        arrays = [numpy.load(place, mmap_mode="r") for place in places]
+        return [[array[number] for array in arrays] for number in range(self.samples)]
 
     def value(self, name: str | None) -> Value:
         """Return a value by its name, such as those in `inputs` of a node."""
@@ -285,6 +301,19 @@ class Region:
         """Note which node the tool works on: a crash or a hang is then blamed on it."""
         if self.folder is not None:
             (self.folder / "node.txt").write_text(node.label, "utf-8")
+
+    def warn(self, what: str, node: Node | None = None) -> None:
+        """Tell users what they should know of the program: the report shows it.
+
+        Parameters
+        ----------
+        what
+            A sentence, such as a warning of the SDK.
+        node
+            The node that it is about, if it is about one.
+        """
+        label = "" if node is None else node.label
+        self.warnings.append(f"{label}: {what}" if label else what)
 
 
 def _scale(given: float | str | list[float]) -> float | str | tuple[float, ...]:

@@ -32,6 +32,9 @@ std::vector<uint8_t> Compile(const Program& program) {
   return npu::kit::CompileByTool(kTool, program);
 }
 
+/*! \brief The SDK and the tool: another one compiles again. */
+std::string Identity(const Program& program) { return npu::kit::FingerprintOfTool(kTool, program); }
+
 constexpr const char* kAccelerators[] = {"ethos-u55-256", "ethos-u85-256"};
 constexpr npu_option_info kAccelerator = {
     "accelerator",
@@ -49,9 +52,11 @@ constexpr npu_option_info kOptions[] = {
 };
 
 constexpr npu::kit::Driver kDriver = {
-    "ethosu_npu",           "0.1",   Reason, kOptions, sizeof(kOptions) / sizeof(kOptions[0]),
+    "ethosu_npu",           "0.1",    Reason, kOptions, sizeof(kOptions) / sizeof(kOptions[0]),
     /*channels_last*/ true, Compile,
     /*integers*/ true,
+    /*quantization*/ false,
+    /*scales*/ false,       Identity,
 };
 
 }  // namespace
