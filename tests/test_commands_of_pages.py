@@ -77,6 +77,7 @@ QUOTED = {
         f"{WORKBENCH}/test_commands.py",
         '"--profiles"',
     ),
+    "tvm_x compile --calibration": ("tests/test_skeletons.py", '"--calibration", "data.npz"'),
     "tvm_x compile --report": (
         f"{WORKBENCH}/test_commands.py",
         '"--report", known',

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from first_op import edit
 from support import ROOT, attempt, run
 
 INCLUDE = ROOT / "template/engine/backend/include"
@@ -47,6 +49,8 @@ def reason(node, region):
             os.write(answers, b"and so on " * 999)
     if mode == "chatty":
         os.write(answers, b"one answer more\\n")
+    if mode == "ponders" and node.op == "add":
+        time.sleep(600)
     if mode == "wary" and node.op == "add":
         raise ValueError("odd shapes")
     assert region.options == {{"level": "1"}}, region.options
@@ -77,6 +81,7 @@ def compile_region(region):
         assert [array.dtype.name for array in samples[0]] == ["float32"]
         return repr([array.tolist() for sample in samples for array in sample]).encode()
     if mode == "declines":
+        region.warn("nobody reads this of a region that is declined")
         add.decline("the sum does not fit into the chip")
     region.at(add)
     if mode == "crashes":
@@ -245,15 +250,19 @@ int main(int argc, char** argv) {
 Compiled = Callable[..., list[str]]
 
 
+def _built(folder: Path, include: Path) -> Path:
+    (folder / "driver").mkdir()
+    main = folder / "driver/main"
+    main.with_suffix(".cc").write_text(MAIN)
+    (folder / "tool.py").write_text(TOOL)
+    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
+    run("c++", *flags, "-I", include, "-o", main, f"{main}.cc", "-pthread", "-ldl")
+    return main
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model") / "driver"
-    folder.mkdir()
-    (folder / "main.cc").write_text(MAIN)
-    (folder.parent / "tool.py").write_text(TOOL)
-    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers")
-    run("c++", *flags, "-I", INCLUDE, "-o", folder / "main", folder / "main.cc", "-pthread", "-ldl")
-    return folder / "main"
+    return _built(tmp_path_factory.mktemp("model"), INCLUDE)
 
 
 @pytest.fixture
@@ -360,6 +369,18 @@ def test_a_tool_that_hangs_is_ended_with_what_it_started(
         time.sleep(0.05)
     os.kill(child, 9)
     pytest.fail("what the tool started is still there")
+
+
+@pytest.mark.slow
+def test_a_tool_that_does_not_answer_declines_the_node(tmp_path: Path) -> None:
+    """With 10 seconds of patience instead of 60; the next question starts another worker."""
+    include = tmp_path / "include"
+    shutil.copytree(INCLUDE, include)
+    edit(include / "driver_kit/model.h", [("kAnswerSeconds = 60;", "kAnswerSeconds = 10;")])
+    program = _built(tmp_path, include)
+    command = f"{sys.executable} {tmp_path / 'tool.py'} ponders"
+    (line,) = run(program, "1", "sdk_command", command, RUNS=str(tmp_path / "runs")).splitlines()
+    assert line == "1 the SDK's tool gave no answer in 10 s, asked about add"
 
 
 def test_the_folder_of_a_compile_is_kept_and_can_be_repeated(
