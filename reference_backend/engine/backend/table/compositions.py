@@ -38,6 +38,11 @@ class Kind(Enum):
         """Whether the composite begins with quantized tensors."""
         return self not in (Kind.REALS, Kind.WEIGHT_ONLY)
 
+    @property
+    def has_other_form(self) -> bool:
+        """Whether its ops have another form, which computes with real numbers."""
+        return self is not Kind.REALS
+
 
 @dataclass(frozen=True)
 class Composition:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -11,7 +11,7 @@ from typing import Protocol
 import tvm
 from tvm import relax
 
-from ..ir.calls import Constant, Values, resolve, with_arguments
+from ..ir.calls import Constant, resolve, with_arguments
 from ..libraries.asking import Answer
 from ..settings.options import Options
 from ..settings.symbols import BOUNDS_ATTRIBUTE, symbol_bounds
@@ -22,6 +22,7 @@ from ..table.reasons import Code, Reason, alone_and_fused, nearest, of_driver
 from . import ir
 from .composites import Bindings, Composite, CompositeFinder, Target
 from .precision import Precision
+from .real_forms import RealForms
 from .records import Records, Where
 
 MOST_CUTS = 32
@@ -43,7 +44,7 @@ class Scope:
     name: str
     symbols: Iterator[str]
     """Unused names for regions."""
-    values: Values
+    values: MutableMapping[relax.Var, relax.Expr]
     """Values by variable."""
     bounds: Mapping[str, int]
     """The largest value of each symbol, by name."""
@@ -116,9 +117,10 @@ class Block:
         self._scope = scope
         self._bindings = Bindings(bindings, scope.values)
         self._finder = CompositeFinder(target, self._bindings, scope.bounds)
+        self._real_forms = RealForms(self._bindings, self._finder)
         self._unit_of: dict[int, _Unit] = {}
         self._readers: dict[relax.Var, list[_Unit]] = {}
-        self._answers: dict[tuple[int, ...], Answer] = {}
+        self._answers: dict[tuple[Composite, ...], Answer] = {}
         self._cuts = 0
         self._groups: list[list[_Unit]] = []
 
@@ -126,6 +128,7 @@ class Block:
         """Form regions, and decide which of them stay on the host."""
         self._finder.find()
         while True:
+            self._real_forms.find()
             units = self._link_units()
             _assign_phases(units, self._bindings, self._target.options.merge_regions)
             groups: dict[_Unit, list[_Unit]] = {}
@@ -137,7 +140,8 @@ class Block:
             self.regions = [self._make_region(group) for group in self._groups if group[0].on_npu]
             self._give_samples(self.regions)
             self._ask_each([region for region in self.regions if self._is_large(region)])
-            # If the driver declines a region because of some composites, form regions without them.
+            # If the driver declines a region because of some composites, form regions without them,
+            # or with other forms of their ops.
             if not any([self._part(region) for region in self.regions]):
                 break
         for region in self.regions:
@@ -252,12 +256,14 @@ class Block:
         declined, region.warnings = self._ask(region)
         if not declined:
             return False
-        several = len(region.composites) > 1
-        causes = self._causes_of(declined, region.composites) if several else {}
+        first, *others = region.composites
+        causes: dict[Composite, str] = {}
+        if others:
+            causes = self._causes_of(declined, region.composites)
+        elif first.composition.kind.has_other_form:
+            causes = {first: declined}
         for composite, reason in causes.items():
-            for member in composite.members:
-                self._finder.declined[member] = reason
-                del self._finder.found[member]
+            self._finder.refuse(composite, reason)
         region.declined = declined
         region.reason = of_driver(declined, "the region", Code.DECLINED_REGION)
         return bool(causes)
@@ -310,7 +316,7 @@ class Block:
 
     def _ask(self, region: Region) -> Answer:
         """Return what the driver says of a region that has outputs."""
-        key = tuple(member for composite in region.composites for member in composite.members)
+        key = tuple(region.composites)
         if key not in self._answers:
             answer = self._target.ask_driver(region.function, self._scope.bounds, True)
             if not isinstance(answer.reason, Reason):
@@ -338,9 +344,14 @@ class Block:
                     where[index] = {"reason": self._reason(index)}
                 continue
             region = next(regions)
-            result += self._call_region(region)
+            is_refused = region.reason is not None
+            members = {
+                composite: self._real_forms.restore(composite) if is_refused else composite.members
+                for composite in region.composites
+            }
+            result += self._call_region(region, members.values())
             for composite in region.composites:
-                for member in composite.members:
+                for member in members[composite]:
                     if region.declined:
                         self._records.add_decline(self._bindings[member], region.declined)
                     if region.reason is not None:
@@ -354,10 +365,13 @@ class Block:
                 self._records.add(binding, {**place, "types": precision.of(index, on_host)})
         return result
 
-    def _call_region(self, region: Region) -> list[relax.Binding]:
-        """Keep the function of a region, and return the bindings that call it."""
+    def _call_region(self, region: Region, members: Iterable[list[int]]) -> list[relax.Binding]:
+        """Keep the function of a region, and return the bindings that call it.
+
+        `members`: the bindings of each composite, for a region that goes back to the host.
+        """
         if region.reason:
-            return [binding for part in region.composites for binding in self._on_host(part)]
+            return [binding for part in members for binding in self._on_host(part)]
         if region.function is None:
             return []
         function = region.function.with_attr("global_symbol", region.symbol)
@@ -388,9 +402,9 @@ class Block:
         ]
         return [relax.VarBinding(results, call), *fields]
 
-    def _on_host(self, composite: Composite) -> Iterator[relax.Binding]:
+    def _on_host(self, members: list[int]) -> Iterator[relax.Binding]:
         """Generate the bindings of a composite that goes back to the host."""
-        for member in composite.members:
+        for member in members:
             binding = self._bindings[member]
             value = binding.value
             if isinstance(value, relax.Call):

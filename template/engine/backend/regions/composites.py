@@ -3,22 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 
 import tvm_ffi
 from tvm import relax
 from tvm.relax.backend.pattern_registry import get_patterns_with_prefix
-from tvm.relax.dpl import (
-    CallPattern,
-    DFPattern,
-    ExprPattern,
-    OrPattern,
-    TupleGetItemPattern,
-    TuplePattern,
-)
-from tvm.relax.transform import FusionPattern
+from tvm.relax.dpl import CallPattern
 
 from ..ir.calls import Values, items_of, with_arguments
 from ..ir.origins import is_named, origin_of
@@ -30,6 +22,7 @@ from ..table.matches import escapes
 from ..table.reasons import Code, Reason
 from ..table.table import Table
 from . import ir
+from .entries import Entry, entry_of
 from .size_limits import refusal_of_sizes
 
 
@@ -39,7 +32,7 @@ class Target:
     def __init__(self, table: Table, options: Options) -> None:
         self.table = table
         self.options = options
-        self.patterns = [_entry_of(pattern) for pattern in get_patterns_with_prefix(f"{BACKEND}.")]
+        self.patterns = [entry_of(pattern) for pattern in get_patterns_with_prefix(f"{BACKEND}.")]
         self._driver_options = tvm_ffi.convert(options.driver_options())
         self._rule = tvm_ffi.convert(table.chip.requantize.numbers)
 
@@ -60,7 +53,9 @@ class Target:
 class Bindings(list[relax.Binding]):
     """The bindings of a dataflow block, their readers, and all values that it can read."""
 
-    def __init__(self, bindings: Sequence[relax.Binding], values: Values) -> None:
+    def __init__(
+        self, bindings: Sequence[relax.Binding], values: MutableMapping[relax.Var, relax.Expr]
+    ) -> None:
         super().__init__(bindings)
         self.values = values
         self.position = {binding.var: index for index, binding in enumerate(bindings)}
@@ -68,6 +63,12 @@ class Bindings(list[relax.Binding]):
         for binding in bindings:
             for var in items_of(relax.analysis.free_vars(binding.value)):
                 self.users.setdefault(var, []).append(binding.var)
+
+    def rebind(self, index: int, value: relax.Expr) -> None:
+        """Give a binding another value of the same type."""
+        var = self[index].var
+        self[index] = relax.VarBinding(var, value)
+        self.values[var] = value
 
     @cached_property
     def position_of_value(self) -> dict[int, int]:
@@ -101,6 +102,9 @@ class CompositeFinder:
     last op.
     `notes`: why patterns of several ops do not match, by the index of the last op.
     `kept`: why bindings stay on the host whatever matches them, by index.
+    `refused`: the composites of integers that the driver declines, with its sentences, as they are
+    found.
+    `real`: why the driver declines products of integers that compute with real numbers, by index.
     """
 
     def __init__(self, target: Target, bindings: Bindings, bounds: Mapping[str, int]) -> None:
@@ -108,6 +112,10 @@ class CompositeFinder:
         self.declined: dict[int, str] = {}
         self.notes: dict[int, list[Reason]] = {}
         self.kept: dict[int, Reason] = {}
+        self.refused: list[tuple[Composite, str]] = []
+        self.real: dict[int, str] = {}
+        self._lost: set[int] = set()
+        self._answers: dict[tuple[str, tuple[int, ...]], str] = {}
         self._target = target
         self._bindings = bindings
         self._bounds = bounds
@@ -115,8 +123,6 @@ class CompositeFinder:
 
     def find(self) -> None:
         """Fill the attributes."""
-        values = self._bindings.values
-        by_op: dict[str, list[tuple[int, set[str]]]] = {}
         wanted = self._target.options.keep_on_host
         for index, binding in enumerate(self._bindings):
             value = binding.value
@@ -127,14 +133,28 @@ class CompositeFinder:
                     self.kept[index] = Reason(Code.OPTION, why)
             if isinstance(value, relax.Call) and index not in self.kept:
                 self._keep_unbounded(index, binding)
-            if isinstance(binding, relax.VarBinding) and ir.is_op_call(value):
+        self.find_at(range(len(self._bindings)))
+
+    def find_again(self) -> None:
+        """Find other composites of the ops that `refuse` took out."""
+        lost, self._lost = self._lost, set()
+        if lost:
+            self.find_at(lost)
+
+    def find_at(self, places: Collection[int]) -> None:
+        """Find the composites that end at some bindings."""
+        values = self._bindings.values
+        by_op: dict[str, list[tuple[int, set[str]]]] = {}
+        for index in places:
+            value = self._bindings[index].value
+            if isinstance(self._bindings[index], relax.VarBinding) and ir.is_op_call(value):
                 sources = [values.get(source) for source in ir.operands(value)]
                 names = {source.op.name for source in sources if ir.is_op_call(source)}
                 by_op.setdefault(value.op.name, []).append((index, names))
         reach = _Reach(self._bindings)
         for entry in self._target.patterns:
             # The quickest test first: most patterns end in an op that the block does not have.
-            if entry.heads.keys().isdisjoint(by_op) or not entry.needed <= by_op.keys():
+            if entry.heads.keys().isdisjoint(by_op) or not entry.needed <= reach.ops:
                 continue
             near = reach.within(entry.depth)
             needed = reach.bits(entry.needed)
@@ -157,7 +177,7 @@ class CompositeFinder:
                 self.kept[index] = Reason(Code.RUN_TIME_SIZE, why)
                 return
 
-    def _try(self, entry: _Entry, index: int) -> None:
+    def _try(self, entry: Entry, index: int) -> None:
         """Make a composite if the pattern matches at this binding."""
         bindings = self._bindings
         call = bindings[index].value
@@ -205,13 +225,47 @@ class CompositeFinder:
             return
         composition = self._target.table.composition_of(entry.label, match.annotated_expr)
         composite = self._make_composite(members, results, composition, match.annotated_expr)
-        declined = self._target.ask_driver(composite.function, self._bounds, False).reason
+        declined = self._ask(composite)
         if declined:
             self.declined[index] = declined
         else:
             self.found.update((member, composite) for member in composite.members)
 
-    def _note_taken(self, entry: _Entry, index: int, member: int) -> None:
+    def _ask(self, composite: Composite) -> str:
+        """Return why the driver declines a composite, or "". Remember it if that has integers."""
+        key = composite.label, tuple(composite.members)
+        if key in self._answers:
+            return self._answers[key]
+        declined = self._target.ask_driver(composite.function, self._bounds, False).reason
+        if declined and composite.composition.kind.has_other_form:
+            self._answers[key] = declined
+            self.refused.append((composite, declined))
+        return declined
+
+    def refuse(self, composite: Composite, declined: str) -> None:
+        """Take out a composite that the driver declines in a region, so that it is not found again.
+
+        `find_again` finds others of its ops if they have another form.
+        """
+        self._answers[composite.label, tuple(composite.members)] = declined
+        for member in composite.members:
+            self.declined[member] = declined
+            del self.found[member]
+        if composite.composition.kind.has_other_form:
+            self.refused.append((composite, declined))
+            self._lost.update(composite.members)
+
+    def release(self, places: Collection[int]) -> set[int]:
+        """Take out the composites of real numbers at some bindings; return all bindings of both."""
+        at = [self.found[index] for index in places if index in self.found]
+        real = [composite for composite in at if not composite.composition.kind.has_other_form]
+        members = {member for composite in real for member in composite.members}
+        for member in members:
+            del self.found[member]
+        self._surroundings_at.clear()
+        return members.union(places)
+
+    def _note_taken(self, entry: Entry, index: int, member: int) -> None:
         """Note that a pattern matches except for an op that is not available."""
         if index == member:
             return
@@ -317,6 +371,11 @@ class _Reach:
             self._sources.append([position for position in positions if position is not None])
         self._levels = [[0] * len(self._own)]
 
+    @property
+    def ops(self) -> Set[str]:
+        """The ops of the block."""
+        return self._bit.keys()
+
     def bits(self, ops: Iterable[str]) -> int:
         """Return the set of some ops of the block."""
         return sum(self._bit[op] for op in ops)
@@ -332,102 +391,6 @@ class _Reach:
                 level.append(bits)
             self._levels.append(level)
         return self._levels[depth]
-
-
-class _Entry:
-    """A registered pattern, with quick tests for whether it can match at a call.
-
-    To read a pattern takes long, so what most blocks do not need is read at its first use.
-    """
-
-    def __init__(self, pattern: FusionPattern) -> None:
-        self.pattern = pattern
-        self.heads: dict[str, list[CallPattern]] = {}
-        """The calls that a match may end in, by op."""
-        for call in _heads(pattern.pattern):
-            self.heads.setdefault(_op_of(call), []).append(call)
-
-    @cached_property
-    def label(self) -> str:
-        return str(self.pattern.name).partition(".")[2]
-
-    @cached_property
-    def annotations(self) -> dict[str, DFPattern]:
-        return dict(self.pattern.annotation_patterns.items())
-
-    @property
-    def depth(self) -> int:
-        """The depth in calls."""
-        return self._extent[0]
-
-    @property
-    def needed(self) -> frozenset[str]:
-        """The ops that every match contains."""
-        return self._extent[1]
-
-    @cached_property
-    def _extent(self) -> tuple[int, frozenset[str]]:
-        return _extent(self.pattern.pattern, {})
-
-    @cached_property
-    def _producers(self) -> dict[str, list[frozenset[str]]]:
-        return {
-            op: [
-                frozenset(_op_of(producer) for part in call.args for producer in _heads(part))
-                for call in calls
-            ]
-            for op, calls in self.heads.items()
-        }
-
-    def may_match(self, op: str, producers: set[str]) -> bool:
-        return any(not wanted or wanted & producers for wanted in self._producers[op])
-
-
-@cache
-def _entry_of(pattern: FusionPattern) -> _Entry:
-    return _Entry(pattern)
-
-
-def _op_of(call: CallPattern) -> str:
-    return str(call.op.expr.name)
-
-
-def _heads(pattern: DFPattern) -> Iterator[CallPattern]:
-    if isinstance(pattern, OrPattern):
-        yield from _heads(pattern.left)
-        yield from _heads(pattern.right)
-    elif isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
-        yield pattern
-
-
-def _extent(
-    pattern: DFPattern, memo: dict[int, tuple[int, frozenset[str]]]
-) -> tuple[int, frozenset[str]]:
-    """Return the depth of a pattern in calls, and the ops that every match contains.
-
-    `known` memoizes the results: a pattern is a DAG with too many paths to walk.
-    """
-    key = ir.id_of(pattern)
-    if key not in memo:
-        depth, needed = 0, frozenset[str]()
-        if isinstance(pattern, OrPattern):
-            left, right = _extent(pattern.left, memo), _extent(pattern.right, memo)
-            depth, needed = max(left[0], right[0]), left[1] & right[1]
-        elif isinstance(pattern, CallPattern | TuplePattern | TupleGetItemPattern):
-            inside = (
-                list(pattern.args)
-                if isinstance(pattern, CallPattern)
-                else list(pattern.fields)
-                if isinstance(pattern, TuplePattern)
-                else [pattern.tuple]
-            )
-            parts = [_extent(part, memo) for part in inside]
-            depth = 1 + max((part[0] for part in parts), default=0)
-            needed = needed.union(*(part[1] for part in parts))
-            if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern):
-                needed |= {_op_of(pattern)}
-        memo[key] = depth, needed
-    return memo[key]
 
 
 @dataclass(eq=False)

@@ -141,6 +141,9 @@ class Precision:
             value = self._bindings[position[operand]].value
             if self._op(position[operand]) == DEQUANTIZE:
                 return value
+            if isinstance(value, Constant):
+                operand = value
+                break
             if self._op(position[operand]) not in through:
                 return None
             operand = value.args[0]
@@ -212,6 +215,8 @@ class Precision:
         is_data = is_product(self._op(index)) and self._dequantize_behind(call.args[0]) is not None
         if kind is Kind.WEIGHT_ONLY and not is_data:
             return None
+        if kind is Kind.REALS and index in self._finder.real:
+            return of_driver(self._finder.real[index], "it with integers")
         if kind is Kind.TO_REAL:
             return self._refusal_at(list(self._quantizes(index)))
         ends = [*self._quantizes(index), index]

@@ -15,7 +15,8 @@ import backend
 import support
 from backend.engine.backend.ir.origins import Origin, with_span
 from backend.engine.backend.passes import simplify
-from backend.engine.backend.regions import Partitioner, composites
+from backend.engine.backend.regions import Partitioner
+from backend.engine.backend.regions.entries import Entry
 from backend.engine.backend.settings.options import Options
 from backend.engine.backend.table.capability import OneOf
 from backend.engine.backend.table.chip import Limits
@@ -55,7 +56,7 @@ def report_of(mod, table=None, disabled=(), patterns=None, **settings):
     options = Options(**{"bind_constants": True, **settings})
     partitioner = Partitioner(mod, table, options)
     made = make_patterns(table)[::-1] if patterns is None else patterns
-    partitioner._target.patterns = [composites._Entry(FusionPattern(*item)) for item in made]
+    partitioner._target.patterns = [Entry(FusionPattern(*item)) for item in made]
     return backend.offload_report(partitioner.run())
 
 
