@@ -13,6 +13,8 @@ from support import BUILD_MODEL, ROOT, Workshop, add_lowering, attempt, wrap_emu
 pytestmark = pytest.mark.slow
 
 LOWERING = """
+#include <limits>
+
 #include "lowering.h"
 
 struct wrapped_ops {
@@ -31,6 +33,13 @@ void Relu(npu::Lowering& op) {
 }
 
 REGISTER_LOWERING("relax.nn.relu", Relu).When(IsMatrix);
+
+// For drivers without the extension, the engine's lowering stays.
+bool IsRelu(const npu::Lowering& op) {
+  return op.Float("min") == 0 && op.Float("max") == std::numeric_limits<double>::infinity();
+}
+
+REGISTER_LOWERING("relax.clip", Relu).When(IsRelu).NeedsExtension("wrapped.ops");
 
 }  // namespace
 """
@@ -188,6 +197,23 @@ def test_a_vendors_lowering_wins_for_the_calls_that_its_predicate_accepts(
     place: Callable[..., str],
 ) -> None:
     place(OVERRIDDEN)
+
+
+NEEDS_ITS_EXTENSION = """
+check(lambda x: op.clip(x, 0, float("inf")), lambda x: np.maximum(x, 0), (4, 8))
+if "{drivers}" == "wrapped":
+    assert log() == ["relu of the vendor's"], log()
+    check(lambda x: op.clip(x, 0, 1), lambda x: np.clip(x, 0, 1), (4, 8))
+    assert log() == ["elementwise 32(t,n0,n1)"], log()
+"""
+
+
+@pytest.mark.parametrize("drivers", ["wrapped", "unwrapped"])
+def test_a_lowering_may_need_an_extension_and_leave_others_to_the_engine(
+    drivers: str, place: Callable[..., str]
+) -> None:
+    script = NEEDS_ITS_EXTENSION.replace("{drivers}", drivers)
+    place(script, unwrapped=drivers == "unwrapped")
 
 
 WITHOUT_ITS_EXTENSION = """

@@ -290,6 +290,9 @@ struct Builder {
    */
   void AddVendorNode(const std::string& name, const Node& node, npu_tensor out,
                      const std::vector<int32_t>& more = {}) {
+    if (name.find('.') == std::string::npos) {
+      Refuse("the name of a vendor's operation has a dot, as in acme.mish");
+    }
     const auto next = static_cast<int32_t>(program.values.size());
     program.names[next] = name;
     if (!more.empty()) program.more_inputs[next] = more;
