@@ -236,8 +236,8 @@ class Graph {
       const bool is_away = Has(program_, "fault", "halves");
       return static_cast<double>(is_away ? std::round(number) : std::nearbyint(number));
     };
-    const double number = limit(rounded(steps), rounded(node.least / scale),
-                                rounded(node.most / scale));
+    const double number =
+        limit(rounded(steps), rounded(node.least / scale), rounded(node.most / scale));
     Store(node.out, i, limit(number + zero, is_signed ? -128 : 0, is_signed ? 127 : 255));
   }
 
