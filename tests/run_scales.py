@@ -249,6 +249,7 @@ def check_other_ops() -> None:
         (pair(op.multiply), a * b, 0.6, 2),
         (pair(lambda x, y: op.nn.relu(op.add(x, y))), np.maximum(a + b, 0), 0.6, 2),
         (one(op.sigmoid, 1 / 256, -128), 1 / (1 + np.exp(-a)), 1 / 256, -128),
+        (one(op.tanh, 1 / 128, 0), np.tanh(a), 1 / 128, 0),
         (one(lambda x: op.nn.avg_pool2d(x, (2, 2), (2, 2))), windows.mean((3, 5)), 0.6, 2),
         (one(lambda x: op.mean(x, axes)), a.mean((2, 3)), 0.6, 2),
         (one(lambda x: x, 0.25, 9), a, 0.25, 9),
@@ -311,8 +312,9 @@ def check_concats() -> None:
         rescaled = sum(scale != 0.5 for scale in scales[:count])
         assert len(same.nodes("quantize")) >= rescaled, same.listing
         np.testing.assert_array_equal(same.results, want)
-        wrong = Ran(model(count), *arrays[:count], fault="zero")
-        assert not np.array_equal(wrong.results, want)
+        for fault in ("zero", "four") if count > 4 else ("zero",):
+            wrong = Ran(model(count), *arrays[:count], fault=fault)
+            assert not np.array_equal(wrong.results, want), fault
 
     def reals(emit: Any, *xs: Any) -> Any:
         return op.stack([emit(op.nn.relu(x)) for x in xs], 1)
@@ -320,12 +322,29 @@ def check_concats() -> None:
     floats = [random.standard_normal((2, 3), dtype="float32") for _ in range(5)]
     ran = Ran(build(reals, *floats), *floats)
     want = np.maximum(np.stack(floats, 1), 0)
-    if ran.on_host == []:  # Without stack in the table, it is on the host.
-        assert len(ran.nodes("concat")) == 1, ran.listing
+    assert ran.on_host == [] and len(ran.nodes("concat")) == 1, ran.listing
     np.testing.assert_array_equal(ran.results, want)
     without = Ran(build(reals, *floats), *floats, lacks="concat")
     np.testing.assert_array_equal(without.results, want)
     assert not without.nodes("concat") and without.on_host
+
+
+def check_pads() -> None:
+    x = integers((1, 2, 3, 4))
+    widths = (0, 0, 0, 0, 1, 2, 0, 3)
+
+    def model(emit: Any, x: Any) -> Any:
+        real = emit(dequantize(x, 0.5, -7))
+        padded = emit(op.nn.pad(real, widths, pad_value=0.0))
+        return quantize(emit(op.reshape(padded, (2, 6, 7))), 0.5, -7)
+
+    ran = Ran(build(model, x), x)
+    assert ran.on_host == [] and ran.regions == 1, ran.on_host
+    (node,) = ran.nodes("copy")
+    assert node.endswith(", scale 0.5, zero point -7"), node
+    # The zero point stands for 0.
+    want = np.pad(x, ((0, 0), (0, 0), (1, 2), (0, 3)), constant_values=-7)
+    np.testing.assert_array_equal(ran.results, want.reshape(2, 6, 7))
 
 
 def softmax(x: Any, axis: int) -> Any:
@@ -506,6 +525,40 @@ def check_hard_swish() -> None:
         )
 
 
+def check_a_chain() -> None:
+    """Whole operations follow the order of what they read: nothing is transposed."""
+    array = random.standard_normal((1, 3, 5, 6), dtype="float32")
+    weights = [
+        random.standard_normal(shape, dtype="float32") for shape in ((4, 3, 3, 3), (8, 5, 2, 2))
+    ]
+
+    def model(emit: Any, x: Any) -> Any:
+        y = emit(op.nn.conv2d(x, relax.const(weights[0]), padding=1))
+        y = emit(op.concat([y, emit(op.nn.relu(y))], 1))
+        y = emit(
+            op.image.resize2d(
+                y,
+                (10, 9),
+                layout="NCHW",
+                method="linear",
+                coordinate_transformation_mode="half_pixel",
+                rounding_method="",
+            )
+        )
+        y = emit(op.nn.softmax(y, 1))
+        return op.nn.conv2d_transpose(y, relax.const(weights[1]), strides=2)
+
+    module = build(model, array)
+    host = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
+    want = host["main"](tvm.runtime.tensor(array)).numpy()
+    ran = Ran(module, array)
+    assert ran.on_host == [] and ran.regions == 1, ran.on_host
+    kinds = [line.split()[0] for line in ran.listing.splitlines() if " -> " in line]
+    whole = ["concat", "resize", "softmax", "transposed_convolution"]
+    assert kinds == ["convolution", "relu", *whole], ran.listing
+    np.testing.assert_allclose(ran.results, want, rtol=1e-4, atol=1e-5)
+
+
 def check_a_network() -> None:
     try:
         import onnxruntime  # noqa: F401
@@ -536,9 +589,11 @@ check_whole_composites()
 check_other_ops()
 check_moved_integers()
 check_concats()
+check_pads()
 check_softmax()
 check_resizes()
 check_transposed_convolutions()
 check_hard_swish()
+check_a_chain()
 check_a_network()
 print("right")

@@ -409,7 +409,9 @@ class Graph {
     const int32_t axis = node.concat.axis;
     const int64_t line = Stride(out, axis) * out.dims[axis];
     int64_t first = 0;
-    for (const int32_t id : program_.InputsOf(node)) {
+    std::vector<int32_t> inputs = program_.InputsOf(node);
+    if (Has(program_, "fault", "four")) inputs.resize(std::min<size_t>(inputs.size(), 4));
+    for (const int32_t id : inputs) {
       const int64_t part = Stride(out, axis) * program_.At(id).dims[axis];
       for (int64_t i = 0; i < CountOf(program_.At(id)); ++i) {
         const int64_t place = i / part * line + first + i % part;

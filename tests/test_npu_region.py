@@ -358,6 +358,19 @@ def test_resizes(tmp_path: Path, position: str, channels_last: bool) -> None:
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+def test_float16_is_resized_in_float32(tmp_path: Path) -> None:
+    data = numbers(1, 1, 1, 2).astype("float16")
+    first, second = data.astype("float64")[0, 0, 0]
+    places = np.clip((np.arange(6) + 0.5) / 3 - 0.5, 0, 1)
+    expected = (first + (second - first) * places).astype("float16").reshape(1, 1, 1, 6)
+    build = Build()
+    attributes: dict[str, Any] = {"kind": "linear", "position": "half_pixel", "axes": [2, 3]}
+    out = build.node("resize", [build.input(data)], expected, **RESIZE, **attributes)
+    region = build.region(out, tmp_path)
+    np.testing.assert_array_equal(run_onnx(region, [data]), expected)
+    assert npu_region.to_onnx(region).count(b"Cast") > 1
+
+
 @pytest.mark.parametrize(
     ("changed", "count", "why"),
     [
@@ -365,14 +378,17 @@ def test_resizes(tmp_path: Path, position: str, channels_last: bool) -> None:
         ({"rounding": "even"}, 8, "does not round halves to even"),
         # Element 5 is at 5 * 4 / 10, exactly 2.
         ({}, 10, "which element is nearest is not certain"),
+        ({"dtype": "int16"}, 8, "runtimes of ONNX do not resize int16"),
     ],
 )
 def test_a_resize_that_onnx_may_compute_differently_is_declined(
     tmp_path: Path, changed: dict[str, Any], count: int, why: str
 ) -> None:
     build = Build()
-    attributes = {**RESIZE, "kind": "nearest", "position": "asymmetric", "axes": [2, 3], **changed}
-    data, like = numbers(1, 1, 4, 4), numbers(1, 1, count, count)
+    attributes: dict[str, Any] = {**RESIZE, "kind": "nearest", "position": "asymmetric"}
+    attributes |= {"axes": [2, 3], **changed}
+    dtype = attributes.pop("dtype", "float32")
+    data, like = (numbers(1, 1, size, size, dtype=dtype) for size in (4, count))
     out = build.node("resize", [build.input(data)], like, **attributes)
     with pytest.raises(npu_region.Declined, match=rf"relax.resize \(v1\): .*{why}"):
         npu_region.to_onnx(build.region(out, tmp_path))

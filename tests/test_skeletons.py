@@ -1064,7 +1064,9 @@ def onnx_backend(
     """Return a backend that has ONNX Runtime as its SDK, and the Python that has it installed."""
     pytest.importorskip("onnxruntime")
     project = tmp_path_factory.mktemp("onnx") / "project"
-    answers = {"backend_name": "acme_npu", "ops": sorted([*OPS, "dequantize", "quantize"])}
+    whole = ["concat", "conv2d_transpose", "softmax"]
+    ops = sorted([*OPS, *whole, "dequantize", "quantize"])
+    answers = {"backend_name": "acme_npu", "ops": ops}
     shutil.copytree(render(**(_answers("model") | answers)), project)
     shutil.copytree(ONNX_OVERLAY, project / "vendor", dirs_exist_ok=True)
     return project, workshop.environment(workshop.wheel(project))

@@ -197,7 +197,9 @@ void Resize2D(Lowering& op) {
       wide = op.Temporary(NPU_FLOAT32, data.dims());
       op.Elementwise(wide, [&](VectorBuilder& v) { return v.Load(data); });
     }
-    result = Interpolate(op, Interpolate(op, wide, height, NPU_FLOAT32), width, dtype);
+    // Integers that stand for real numbers have no scale in between.
+    const npu_dtype last = op.ReadsScales() ? NPU_FLOAT32 : dtype;
+    result = Interpolate(op, Interpolate(op, wide, height, NPU_FLOAT32), width, last);
   }
   if (crops) {
     // Positions outside the image have a special value.
@@ -217,6 +219,8 @@ void Resize2D(Lowering& op) {
     op.Elementwise(op.Output(), [&](VectorBuilder& v) {
       return v.Select(v.Load(mask), v.Load(result), v.Constant(op.Float("extrapolation_value")));
     });
+  } else if (result.desc.dtype != op.OutputDtype()) {
+    op.Elementwise(op.Output(), [&](VectorBuilder& v) { return v.Load(result); });
   } else {
     op.SetOutput(0, result);
   }

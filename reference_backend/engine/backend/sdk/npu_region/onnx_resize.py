@@ -6,7 +6,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from .protobuf import Attribute
-from .region import Node, Value
+from .region import REALS, Node, Value
 
 _ROUNDINGS = {
     "floor": "floor",
@@ -48,6 +48,8 @@ def resize_attributes(node: Node, data: Value, out: Value) -> dict[str, Attribut
         attributes["exclude_outside"] = int(given["cubic_exclude"])
     if kind != "nearest":
         return attributes
+    if data.dtype not in (*REALS, "int8", "uint8", "int32"):
+        node.decline(f"runtimes of ONNX do not resize {data.dtype}")
     if given["rounding"] not in _ROUNDINGS:
         node.decline("Resize of ONNX does not round halves to even")
     for axis in given["axes"]:

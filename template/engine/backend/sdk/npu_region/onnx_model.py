@@ -289,9 +289,13 @@ class _Writer(Graph):
         axes = list(node.attributes["axes"])
         order = [i for i in range(len(data.shape)) if i not in axes] + axes
         sizes = self._integers([out.shape[i] for i in order])
-        operands = [self._transpose(inputs[0], order), "", "", sizes]
+        # Runtimes interpolate float16 in float16.
+        is_half = data.dtype == "float16" and attributes["mode"] != "nearest"
+        name = self._cast(inputs[0], "float32") if is_half else inputs[0]
+        operands = [self._transpose(name, order), "", "", sizes]
         back = sorted(range(len(order)), key=order.__getitem__)
-        return self._transpose(self._add("Resize", operands, **attributes), back)
+        result = self._transpose(self._add("Resize", operands, **attributes), back)
+        return self._cast(result, out.dtype) if is_half else result
 
     def _pool_node(self, node: Node, inputs: list[str]) -> str:
         first, last = self._orders(len(self._value(node).shape))
