@@ -330,20 +330,22 @@ def check_concats() -> None:
 
 
 def check_pads() -> None:
-    x = integers((1, 2, 3, 4))
+    stored = integers((1, 2, 3, 4))
+    image = ((stored.astype("float32") + 7) * F32(0.5)).astype("float32")
     widths = (0, 0, 0, 0, 1, 2, 0, 3)
 
     def model(emit: Any, x: Any) -> Any:
-        real = emit(dequantize(x, 0.5, -7))
+        real = emit(dequantize(emit(quantize(x, 0.5, -7)), 0.5, -7))
         padded = emit(op.nn.pad(real, widths, pad_value=0.0))
-        return quantize(emit(op.reshape(padded, (2, 6, 7))), 0.5, -7)
+        wide = emit(quantize(emit(op.reshape(padded, (2, 6, 7))), 0.5, -7))
+        return dequantize(wide, 0.5, -7)
 
-    ran = Ran(build(model, x), x)
+    ran = Ran(build(model, image), image)
     assert ran.on_host == [] and ran.regions == 1, ran.on_host
     (node,) = ran.nodes("copy")
     assert node.endswith(", scale 0.5, zero point -7"), node
     # The zero point stands for 0.
-    want = np.pad(x, ((0, 0), (0, 0), (1, 2), (0, 3)), constant_values=-7)
+    want = np.pad(image, ((0, 0), (0, 0), (1, 2), (0, 3)))
     np.testing.assert_array_equal(ran.results, want.reshape(2, 6, 7))
 
 
