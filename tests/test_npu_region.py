@@ -88,10 +88,10 @@ class Build:
         return npu_region.Region.read(folder)
 
 
-def run_onnx(region: Any, arrays: Sequence[Array]) -> Array:
+def run_onnx(region: Any, arrays: Sequence[Array], **options: bool) -> Array:
     onnx = pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
-    model = npu_region.to_onnx(region)
+    model = npu_region.to_onnx(region, **options)
     onnx.checker.check_model(model, full_check=True)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3
@@ -354,8 +354,47 @@ def test_resizes(tmp_path: Path, position: str, channels_last: bool) -> None:
         expected = expected.transpose(order).astype("float32")
         attributes = {**RESIZE, "kind": kind, "position": position, "axes": axes}
         out = build.node("resize", [build.input(given)], expected, **attributes)
-        found = run_onnx(build.region(out, tmp_path), [given])
+        region = build.region(out, tmp_path)
+        found = run_onnx(region, [given], rounds_positions=True)
         np.testing.assert_allclose(found, expected, atol=1e-5)
+        if kind == "linear":
+            with pytest.raises(npu_region.Declined, match="rounds positions to float32"):
+                npu_region.to_onnx(region)
+            why = npu_region.onnx_reason(region.nodes[0], region)
+            assert why.endswith("Resize of ONNX rounds positions to float32 (rounds_positions)")
+            assert not npu_region.onnx_reason(region.nodes[0], region, rounds_positions=True)
+
+
+@pytest.mark.parametrize(
+    ("position", "sizes", "is_exact"),
+    [
+        ("half_pixel", (3, 6), True),
+        ("half_pixel", (12, 3), True),
+        ("half_pixel", (3, 9), False),
+        ("asymmetric", (4, 6), False),
+        ("align_corners", (5, 9), True),
+        ("align_corners", (5, 10), False),
+        ("align_corners", (7, 4), True),
+    ],
+)
+def test_positions_that_float32_has_are_those_divided_by_powers_of_two(
+    tmp_path: Path, position: str, sizes: tuple[int, int], is_exact: bool
+) -> None:
+    data, like = (numbers(1, 1, size, size) for size in sizes)
+    build = Build()
+    attributes: dict[str, Any] = {**RESIZE, "kind": "linear", "position": position}
+    out = build.node("resize", [build.input(data)], like, axes=[2, 3], **attributes)
+    region = build.region(out, tmp_path)
+    assert (npu_region.onnx_reason(region.nodes[0], region) is None) == is_exact
+    # Each position times some power of two is a whole number, or not.
+    size, count = sizes
+    i = np.arange(count)
+    places = {
+        "half_pixel": (i + 0.5) * size / count - 0.5,
+        "asymmetric": i * size / count,
+        "align_corners": i * (size - 1) / (count - 1),
+    }[position]
+    assert (places * 1024 % 1 == 0).all() == is_exact
 
 
 def test_float16_is_resized_in_float32(tmp_path: Path) -> None:
@@ -367,8 +406,9 @@ def test_float16_is_resized_in_float32(tmp_path: Path) -> None:
     attributes: dict[str, Any] = {"kind": "linear", "position": "half_pixel", "axes": [2, 3]}
     out = build.node("resize", [build.input(data)], expected, **RESIZE, **attributes)
     region = build.region(out, tmp_path)
-    np.testing.assert_array_equal(run_onnx(region, [data]), expected)
-    assert npu_region.to_onnx(region).count(b"Cast") > 1
+    found = run_onnx(region, [data], rounds_positions=True)
+    np.testing.assert_array_equal(found, expected)
+    assert npu_region.to_onnx(region, rounds_positions=True).count(b"Cast") > 1
 
 
 @pytest.mark.parametrize(

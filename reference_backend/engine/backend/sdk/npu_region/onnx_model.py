@@ -52,7 +52,7 @@ _OF_INTEGERS = ("add", "subtract", "multiply", "maximum", "minimum", "absolute",
 """Steps that compute the same with integers."""
 
 
-def to_onnx(region: Region) -> bytes:
+def to_onnx(region: Region, *, rounds_positions: bool = False) -> bytes:
     """Write a region as an ONNX model.
 
     Inputs and outputs are named `input0`, `output0` and so on; nodes have the labels of the
@@ -63,6 +63,10 @@ def to_onnx(region: Region) -> bytes:
     ----------
     region
         The region, with the elements of its constants.
+    rounds_positions
+        Whether Resize may interpolate where float32 does not have all positions, as after
+        enlarging three times. Runtimes of ONNX round them, so give the op a tolerance. Otherwise
+        the engine composes these resizes of products, which are exact.
 
     Returns
     -------
@@ -74,10 +78,10 @@ def to_onnx(region: Region) -> bytes:
     Declined
         ONNX has nothing for a node; the message names it.
     """
-    return _Writer(region).model()
+    return _Writer(region, rounds_positions).model()
 
 
-def onnx_reason(node: Node, region: Region) -> str | None:
+def onnx_reason(node: Node, region: Region, *, rounds_positions: bool = False) -> str | None:
     """Say why `to_onnx` declines a node, for the question `reason` of a tool.
 
     Parameters
@@ -86,6 +90,8 @@ def onnx_reason(node: Node, region: Region) -> str | None:
         The node.
     region
         Its region, which need not have the elements of constants.
+    rounds_positions
+        As of `to_onnx`.
 
     Returns
     -------
@@ -93,16 +99,17 @@ def onnx_reason(node: Node, region: Region) -> str | None:
         A sentence, or None.
     """
     try:
-        _Writer(region).write_alone(node)
+        _Writer(region, rounds_positions).write_alone(node)
     except Declined as declined:
         return str(declined)
     return None
 
 
 class _Writer(Graph):
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, rounds_positions: bool) -> None:
         super().__init__()
         self._region = region
+        self._rounds_positions = rounds_positions
         self._names: dict[str, str] = {}
 
     def model(self) -> bytes:
@@ -284,7 +291,7 @@ class _Writer(Graph):
 
     def _resize_node(self, node: Node, inputs: list[str]) -> str:
         data, out = self._value(node), self._region.value(node.output)
-        attributes = resize_attributes(node, data, out)
+        attributes = resize_attributes(node, data, out, self._rounds_positions)
         # Runtimes resize the last dimensions.
         axes = list(node.attributes["axes"])
         order = [i for i in range(len(data.shape)) if i not in axes] + axes

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from .protobuf import Attribute
@@ -16,7 +17,9 @@ _ROUNDINGS = {
 }
 
 
-def resize_attributes(node: Node, data: Value, out: Value) -> dict[str, Attribute]:
+def resize_attributes(
+    node: Node, data: Value, out: Value, rounds_positions: bool
+) -> dict[str, Attribute]:
     """Return the attributes of Resize; decline what it computes differently.
 
     Parameters
@@ -27,6 +30,8 @@ def resize_attributes(node: Node, data: Value, out: Value) -> dict[str, Attribut
         What it reads.
     out
         Its result.
+    rounds_positions
+        Whether positions may be rounded to float32 where elements are interpolated.
 
     Returns
     -------
@@ -47,6 +52,9 @@ def resize_attributes(node: Node, data: Value, out: Value) -> dict[str, Attribut
         attributes["cubic_coeff_a"] = float(given["cubic_alpha"])
         attributes["exclude_outside"] = int(given["cubic_exclude"])
     if kind != "nearest":
+        sizes = [(data.shape[axis], out.shape[axis]) for axis in given["axes"]]
+        if not (rounds_positions or all(_is_exact(position, *both) for both in sizes)):
+            node.decline("Resize of ONNX rounds positions to float32 (rounds_positions)")
         return attributes
     if data.dtype not in (*REALS, "int8", "uint8", "int32"):
         node.decline(f"runtimes of ONNX do not resize {data.dtype}")
@@ -65,6 +73,18 @@ def resize_attributes(node: Node, data: Value, out: Value) -> dict[str, Attribut
         ):
             node.decline("which element is nearest is not certain: a position is between two")
     return {**attributes, "nearest_mode": _ROUNDINGS[given["rounding"]]}
+
+
+def _is_exact(name: str, size: int, count: int) -> bool:
+    """Whether float32 has all positions: those are divided by powers of two alone."""
+    if name == "align_corners":
+        divisor = max(count - 1, 1) // math.gcd(max(count - 1, 1), size - 1)
+    else:
+        small, large = sorted((size, count))
+        if large % small:
+            return False
+        divisor = large // small
+    return divisor & (divisor - 1) == 0
 
 
 def _position(name: str, i: int, size: int, count: int) -> Fraction:
