@@ -16,6 +16,7 @@ from support import ROOT, Workshop, run
 
 pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
 HERE = Path(__file__).parent
+REGIONS = "#panel-regions table:first-of-type tbody tr"
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,11 @@ def test_a_person_finds_an_op_and_its_neighbours(browser: Any, pages: Path, coun
     assert "name1<i>" in crossing and f"name{count // 2}<i>[1] int64" in crossing
     assert "enters y int64" in crossing
     assert "lv" not in crossing
+    warns = "The driver warns: relax.add (name1<i>): its range is wide"
+    rows = browser.find_elements("css selector", REGIONS)
+    for row, is_warned in zip(rows[:2], (1, 0), strict=True):
+        row.click()
+        assert find("#details").text.count(warns) == is_warned
     start = time.perf_counter()
     find("#tab-graph").click()
     boxes = browser.find_elements("css selector", "#canvas g.op")

@@ -56,7 +56,16 @@ def report_of(count: int) -> Report:
     part = Border(f"lv{count}", "int64[1, 8, 16, 4]", 4096)
     regions = tuple(
         RegionPlacement(
-            f"example_npu_main_{index}", "main", half, ("add_relu",), 100, 64, 32, entering, leaving
+            symbol=f"example_npu_main_{index}",
+            function="main",
+            ops=half,
+            composites=("add_relu",),
+            macs=100,
+            bytes_read=64,
+            bytes_written=32,
+            inputs=entering,
+            outputs=leaving,
+            warnings=("relax.add (name1<i>): its range is wide",)[index:],
         )
         for index, entering in enumerate((border, (*border, part)))
     )

@@ -184,8 +184,9 @@ ffi::String DeclineReason(const ffi::ObjectRef& given, const ffi::String& driver
 
 /*! \brief What decides about a driver's programs besides its library and these options. */
 ffi::String Identity(const ffi::String& driver, const OptionMap& driver_options) {
-  return Translated<Refusal>(
-      kAbout, [&] { return IdentityOf(ReadOptions(driver, driver_options, {}, {})); });
+  return Translated<Refusal>(" cannot use the compile cache: ", [&] {
+    return IdentityOf(ReadOptions(driver, driver_options, {}, {}));
+  });
 }
 
 /*! \brief Why a driver refuses options, or "". */
