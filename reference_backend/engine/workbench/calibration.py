@@ -60,7 +60,10 @@ class Recorder:
                     f"calibration_data: '{name}' has the shapes {sorted(shapes)}; all batches must "
                     "have the same."
                 )
-        self._known: dict[relax.Var, tvm.runtime.Tensor] = {}
+        self._known: dict[relax.Var, tvm.runtime.Tensor] = {
+            param: tvm.runtime.tensor(np.stack([batch[str(param.name)] for batch in self._batches]))
+            for param in self._graph.params
+        }
 
     def samples_of(self, values: Sequence[relax.Expr]) -> list[tvm.runtime.Tensor]:
         """Return what values are, batch by batch in a new first dimension.

@@ -7,13 +7,18 @@ import argparse
 import importlib
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import tvm
 
 from ...backend.commands.preparing import Prepared
 from ...backend.models.files import ArrayFile, Arrays
 from ...backend.models.reading import ModelFile
 from ...backend.models.signature import Input, Signature, chosen, signature_of
+from ...backend.regions.partition import partition_for
 from ...backend.settings.options import Options
 from ...backend.shared.backend import BACKEND, PACKAGE
 from ...backend.shared.problem import Problem, sentence
@@ -39,9 +44,7 @@ def quantized(
         )
     quantize = getattr(importlib.import_module(PACKAGE), f"quantize_for_{BACKEND}")
     batches = read_batches(arguments.quantize, signature_of(file.imported(dict(arguments.shape))))
-    with warnings.catch_warnings(record=True) as notes:
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", UserWarning)
+    with _telling_notes():
         try:
             content = quantize(
                 file.content,
@@ -54,10 +57,28 @@ def quantized(
             )
         except Exception as error:
             raise Problem(f"{file.path} cannot be quantized: {sentence(error)}") from error
+    return content
+
+
+def calibrated(
+    mod: tvm.IRModule, path: Path, signature: Signature, options: Options
+) -> tvm.IRModule:
+    """Partition a module with the samples of a file, for `--calibration`."""
+    batches = read_batches(path, signature)
+    with _telling_notes():
+        return partition_for(mod, calibration_data=batches, options=options)
+
+
+@contextmanager
+def _telling_notes() -> Iterator[None]:
+    """Tell users what is doubtful about calibration data."""
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
+        yield
     for note in notes:
         if "calibration data" in str(note.message):  # Other errors are the tools' own.
             say(f"NOTE: {note.message}", file=sys.stderr)
-    return content
 
 
 def accuracy_of(prepared: Prepared, arguments: argparse.Namespace) -> AccuracyReport:

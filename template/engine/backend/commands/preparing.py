@@ -77,11 +77,11 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
     steps.begin("partitioning")
     mod = file.imported(shapes, content)
     signature = signature_of(mod, file.results)
-    samples = None
-    if arguments.calibration is not None:
-        samples = entry_point("read_batches")(arguments.calibration, signature)
     try:
-        partitioned = partition_for(mod, calibration_data=samples, options=options)
+        if arguments.calibration is not None:
+            partitioned = entry_point("calibrated")(mod, arguments.calibration, signature, options)
+        else:
+            partitioned = partition_for(mod, options=options)
     except Exception as error:
         raise Problem(sentence(error)) from error
     return Prepared(file, mod, partitioned, options, signature, original)

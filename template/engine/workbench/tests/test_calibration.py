@@ -175,8 +175,14 @@ def test_a_module_with_data_for_another_driver_is_refused(seen):
 def test_a_file_of_samples_reaches_the_driver(seen, tmp_path):
     path, data = tmp_path / "model.json", tmp_path / "data.npz"
     path.write_text(tvm.ir.save_json(model()))
-    given = samples(4)
+    given = samples(3)
     np.savez(data, **{name: np.stack([item[name] for item in given]) for name in "xy"})
     code, _, errors = run_command("report", path, "--calibration", data, "--keep-on-host", "sin")
     assert code == 0, errors
+    assert "NOTE: The calibration data has 6 samples." in errors
+    assert "UserWarning" not in errors
     np.testing.assert_array_equal(seen[0][0], [item["x"] for item in given])
+    np.savez(data, **{name: np.ones((4, 2, 4), "float32") for name in "xy"})
+    code, _, errors = run_command("report", path, "--calibration", data)
+    assert code == 1 and "Traceback" not in errors
+    assert "batch 0: 'x' has the shape (2, 4); the model takes (2, 3)" in errors
