@@ -158,7 +158,7 @@ std::vector<uint8_t> Compile(const Program& program) { return CompileByTool(kToo
 std::string Identity(const Program& program) { return FingerprintOfTool(kTool, program); }
 
 constexpr Driver kDriver = {"acme_npu", "1",   Reason, kOptions, 5,        false,
-                            Compile,    false, false,  false,    Identity, true};
+                            Compile,    false, false,  false,    nullptr, Identity, true};
 
 // Runs a program in a process of the tool, and prints the result, or the sentence.
 void Run(const Program& program) {

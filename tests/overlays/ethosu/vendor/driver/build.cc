@@ -56,7 +56,8 @@ constexpr npu::kit::Driver kDriver = {
     /*channels_last*/ true, Compile,
     /*integers*/ true,
     /*quantization*/ false,
-    /*scales*/ false,       Identity,
+    /*scales*/ false,
+    /*composite*/ nullptr,  Identity,
 };
 
 }  // namespace
