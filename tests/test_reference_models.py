@@ -231,3 +231,34 @@ def test_a_quantized_model_is_integers_here_on_a_board_and_over_rpc(
     assert result["steps"] <= 4
     assert result["cosine"] > 0.999
     assert float(run(board, "-c", RUN_ANYWHERE, cwd=tmp_path, TVM_USE_RUNTIME_LIB="1")) == 0
+
+
+DECLINING = {
+    "digits": ("real results", "residuals", "neither", "3x3", "reals"),
+    "resnet18": ("neither", "3x3", "integers", "reals"),
+    "mobilenet_v2": ("neither", "3x3", "conversions"),
+}
+"""Kinds of drivers, of `narrow_drivers.py`."""
+
+
+@pytest.mark.skipif(not HAS_ONNX_RUNTIME, reason="onnxruntime is not installed")
+@pytest.mark.parametrize("model", DECLINING)
+def test_a_quantized_model_keeps_its_macs_on_drivers_that_decline_integers(
+    model: str, reference: Path, tmp_path: Path
+) -> None:
+    arguments = (ROOT / "reference_backend", model, *DECLINING[model])
+    out = run(reference, HERE / "run_narrow_drivers.py", *arguments, cwd=tmp_path)
+    print(out)
+    for kind, found in json.loads(out.splitlines()[-1]).items():
+        assert found["quantized"] == 1, kind
+        # The chip of integers computes nothing of a model in float.
+        assert found["float"] == (0 if kind == "reals" else 1), kind
+        left = {"quantize", "dequantize"} if kind in ("conversions", "reals") else set()
+        left |= {"argmax"} if (model, kind) == ("digits", "reals") else set()
+        assert set(found["on_host"]) == left, kind
+        # Products that a driver declines, and the last one where its result must be real.
+        in_float = kind in ("integers", "conversions")
+        assert (found["integers"] == 0) == in_float, kind
+        some = kind == "3x3" or (model == "digits" and kind in ("real results", "neither"))
+        assert (0 < found["integers"] < 1) == some, kind
+        assert found.get("right", 0.9861) > 0.986, kind

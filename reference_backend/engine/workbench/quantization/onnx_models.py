@@ -36,7 +36,7 @@ from ...backend.shared.aliases import Array, Real
 from ...backend.shared.console import quiet
 from ..batches import Batch
 from .data import check_finite, check_range, check_weights
-from .planning import Backend, Form, Group, Node, Plan, Tensors
+from .planning import Backend, Ends, Form, Group, Node, Plan, Tensors
 
 METHODS = {
     "minmax": (CalibrationMethod.MinMax, {}),
@@ -154,8 +154,15 @@ class OnnxModel:
 
     # ---- Quantization ---------------------------------------------------------------------------
 
-    def ask(self, backend: Backend, form: Form, group: Group, wide: Tensors) -> str | None:
-        """Return what the backend does with these ops between quantize and dequantize."""
+    def ask(
+        self,
+        backend: Backend,
+        form: Form,
+        group: Group,
+        wide: Tensors,
+        ends: Ends = Ends.INTEGERS,
+    ) -> str | None:
+        """Return what the backend does with these ops between such ends."""
         nodes = [self._nodes[node.index] for node in group]
         self._check_weights(nodes)
         produced = {name for node in nodes for name in node.output}
@@ -181,14 +188,16 @@ class OnnxModel:
         # Tells ONNX Runtime that shapes are inferred already.
         helper.set_model_props(model, {"onnx.infer": "onnxruntime.quant"})
         moved = [tuple((*real, *results))] if not group[0].is_product else []
+        integers = {*real, *(results if ends is Ends.INTEGERS else ())}
         try:
-            quantized = self._quantized(model, group, {*real, *results}, form, moved, real, wide)
-            mod = from_onnx(quantized)
+            if ends is not Ends.REALS:
+                model = self._quantized(model, group, integers, form, moved, real, wide)
+            mod = from_onnx(model)
         except Exception as error:
             # Ops that the tools cannot quantize or read stay real.
             backend.reasons.setdefault(f"{group[0].names[0]}: {error}")
             return None
-        return backend.answer(mod, len(real), len(results))
+        return backend.answer(mod, len(real), len(results), ends)
 
     def _check_weights(self, nodes: Iterable[NodeProto]) -> None:
         for node in nodes:

@@ -15,7 +15,7 @@ from ...backend.settings.options import Source
 from ...backend.shared.console import Progress, quiet
 from ...backend.table.patterns import TABLE
 from . import data
-from .planning import Backend, Form, Group, Node, Plan, Planner, Tensors
+from .planning import Backend, Ends, Form, Group, Node, Plan, Planner, Tensors
 from .search import Search, check_loss, matching
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def quantize_for(
             excluded |= _without_scale(nodes, source.zeros, excluded)
             wide = matching(nodes, int16, "int16") - excluded
 
-            def ask(group: Group, tensors: Tensors, form: Form = form) -> str | None:
+            def ask(group: Group, tensors: Tensors, ends: Ends, form: Form = form) -> str | None:
                 progress.show(f"asking the backend: {group[0].names[0]}")
-                answer: str | None = source.ask(backend, form, group, tensors)
+                answer: str | None = source.ask(backend, form, group, tensors, ends)
                 return answer
 
             planner = Planner(nodes, source.results, ask)

@@ -16,7 +16,7 @@ from ...backend.shared.aliases import Array
 from ...backend.shared.console import quiet
 from ..batches import Batch
 from .data import check_range, check_weights
-from .planning import Backend, Form, Group, Node, Plan, Tensors, inputs_of
+from .planning import Backend, Ends, Form, Group, Node, Plan, Tensors, inputs_of
 from .torch_graphs import (
     PRODUCTS,
     TYPES,
@@ -152,17 +152,24 @@ class TorchModel:
 
     # ---- Asking ---------------------------------------------------------------------------------
 
-    def ask(self, backend: Backend, form: Form, group: Group, wide: Tensors) -> str | None:
-        """Return what the backend does with these ops between quantize and dequantize."""
+    def ask(
+        self,
+        backend: Backend,
+        form: Form,
+        group: Group,
+        wide: Tensors,
+        ends: Ends = Ends.INTEGERS,
+    ) -> str | None:
+        """Return what the backend does with these ops between such ends."""
         nodes = [self._nodes[node.index] for node in group]
         for node in nodes:
             self._check_weights(node)
-        key = self._described(nodes, wide)
+        key = f"{ends}: {self._described(nodes, wide)}"
         if key not in self._answers:
             self._answers[key] = None
             try:
                 with quiet():
-                    program, inputs = self._between_integers(nodes, form, wide)
+                    program, inputs = self._between(ends, nodes, form, wide)
                     mod = from_exported_program(
                         program, run_ep_decomposition=reads_differently(nodes, self._table)
                     )
@@ -170,7 +177,7 @@ class TorchModel:
                 # Ops that the tools cannot export or read stay real.
                 backend.reasons.setdefault(f"{group[0].names[0]}: {error}")
             else:
-                self._answers[key] = backend.answer(mod, inputs, 1)
+                self._answers[key] = backend.answer(mod, inputs, 1, ends)
         return self._answers[key]
 
     def _check_weights(self, node: fx.Node) -> None:
@@ -199,10 +206,10 @@ class TorchModel:
             places[node] = len(places)
         return "; ".join(described)
 
-    def _between_integers(
-        self, nodes: Sequence[fx.Node], form: Form, wide: Tensors
+    def _between(
+        self, ends: Ends, nodes: Sequence[fx.Node], form: Form, wide: Tensors
     ) -> tuple[torch.export.ExportedProgram, int]:
-        """Return a program of these ops between quantize and dequantize, and its real inputs."""
+        """Return a program of these ops between such ends, and the number of its real inputs."""
         graph, root = fx.Graph(), torch.nn.Module()
         made: dict[fx.Node, fx.Node] = {}
         arguments, real = [], 0
@@ -227,13 +234,13 @@ class TorchModel:
             sizes = [hint(size) for size in value.shape]
             arguments.append(torch.zeros(sizes, dtype=value.dtype))
             made[node] = graph.placeholder(node.name)
-        for node in dict.fromkeys(outside):
+        for node in dict.fromkeys(outside) if ends is not Ends.REALS else ():
             if is_real(node):
                 real += 1
                 made[node] = both(graph, made[node], WIDE if node.name in wide else form)
         for node in nodes:
             replaced: dict[fx.Node, fx.Node] = {}
-            if node.target in PRODUCTS:
+            if node.target in PRODUCTS and ends is not Ends.REALS:
                 first, second = node.args[:2]
                 if first in self._constants:
                     raise ValueError("the first operand of a product is a constant")
@@ -247,8 +254,10 @@ class TorchModel:
                     replacements.get(operand) or constant(operand)
                 ),
             )
-        result_form = WIDE if nodes[-1].name in wide else form
-        graph.output((both(graph, made[nodes[-1]], result_form),))
+        result = made[nodes[-1]]
+        if ends is Ends.INTEGERS:
+            result = both(graph, result, WIDE if nodes[-1].name in wide else form)
+        graph.output((result,))
         module = fx.GraphModule(root, graph)
         return torch.export.export(module, tuple(arguments)), real
 

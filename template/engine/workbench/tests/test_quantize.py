@@ -14,7 +14,7 @@ from backend.engine.workbench import quantization
 from backend.engine.workbench.conformance import quantized_networks
 from backend.engine.workbench.conformance.model import BACKEND, TABLE
 from backend.engine.workbench.quantization import data
-from backend.engine.workbench.quantization.planning import COMPUTES, MOVES, Node, Planner
+from backend.engine.workbench.quantization.planning import COMPUTES, MOVES, Ends, Node, Planner
 from support import compile_for, needs_library
 
 pytestmark = pytest.mark.usefixtures("bound_constants")
@@ -106,7 +106,9 @@ def nodes_of(*lines):
 def planned(lines, results, fused, computed=(), moved=()):
     """Return the groups and the others of a plan, as text."""
 
-    def ask(group, wide):
+    def ask(group, wide, ends):
+        if ends is not Ends.INTEGERS:
+            return COMPUTES
         kinds = " ".join(node.names[0] for node in group)
         if kinds in moved:
             return MOVES
@@ -532,8 +534,8 @@ def test_a_chip_without_zero_points_gets_symmetric_activations(monkeypatch):
 
     ask = OnnxModel.ask
 
-    def picky(self, asked, form, group, wide):
-        return ask(self, asked, form, group, wide) if form.symmetric else None
+    def picky(self, asked, form, group, wide, ends):
+        return ask(self, asked, form, group, wide, ends) if form.symmetric else None
 
     monkeypatch.setattr(OnnxModel, "ask", picky)
     found = quantize_for(branches(), images())
