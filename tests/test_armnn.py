@@ -25,6 +25,7 @@ from support import (
     install_without_emulator,
     lay_over,
     run,
+    share_of_tests,
     sources,
 )
 
@@ -127,8 +128,10 @@ def test_check_runs_an_op_on_it(python: Path, tmp_path: Path) -> None:
     assert "runs on the NPU, with right values" in out
 
 
-def test_all_rendered_tests_pass(python: Path, project: Path) -> None:
-    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *WITHOUT_SUITES)
+def test_half_of_the_rendered_tests_pass(python: Path, project: Path) -> None:
+    """XNNPACK runs the other half."""
+    tests = share_of_tests(1, 2)
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *WITHOUT_SUITES, *tests)
     out = run(python, *command, cwd=project)
     print(out)
     found = re.search(r"(\d+) passed, (\d+) skipped", out)
