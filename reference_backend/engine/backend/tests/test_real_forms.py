@@ -41,12 +41,14 @@ NETWORKS = [
 def network(name):
     """Return a quantized network with its arguments and result, and the report of its float form.
 
-    Also whether both run on the NPU alone.
+    Also whether both run on the NPU alone, and the products as integers.
     """
     mod, arguments, (expected,) = quantized_networks.read(name, "qdq")
     float_form = backend.offload_report(partition_for(onnx_networks.read(name)[0]))
     rows = (*float_form.on_host, *backend.offload_report(partition_for(mod)).on_host)
-    return mod, arguments, expected, float_form, all(item.bookkeeping for item in rows)
+    is_whole = all(item.bookkeeping for item in rows)
+    has_integers = support.lacks_integers("conv2d", "matmul") is None
+    return mod, arguments, expected, float_form, is_whole and has_integers
 
 
 def macs_of(ops):
@@ -72,9 +74,9 @@ def test_a_network_keeps_all_products_on_the_npu(name, kind, where, decline):
     declined = [item for item in products if item.wider and NARROW[kind] in item.wider]
     assert all(item.composite.startswith("quantized_") or item.wider for item in products)
     assert {item.wider_code for item in declined} <= {Code.DECLINED.value}
-    for item in declined:
-        assert item.wider.startswith("the driver declines it with integers: ")
     if support.IS_EMULATOR and is_whole:
+        for item in declined:
+            assert item.wider.startswith("the driver declines it with integers: ")
         everything = kind in ("integers", "conversions")
         assert macs_of(report.offloaded) == macs_of(report.ops)
         assert declined or kind not in ("3x3", "integers", "conversions")
@@ -135,6 +137,7 @@ needs_convolution = needs("quantize", "dequantize", "conv2d", "add", "relu")
 
 @needs_convolution
 def test_a_product_that_is_declined_with_integers_is_fused_as_one_of_real_numbers(decline):
+    support.skip_without_integers("conv2d")
     mod = convolution()
     x = variable("x", 1, 8, 6, 6)
     float_form = build(
@@ -149,7 +152,6 @@ def test_a_product_that_is_declined_with_integers_is_fused_as_one_of_real_number
     wanted = [item.composite for item in backend.offload_report(partition_for(float_form)).ops]
     if None in wanted:
         pytest.skip("the driver does not take it with real numbers")
-    has_integers = support.lacks_integers("conv2d") is None
     decline(declines("integers", "composite"))
     partitioned = partition_for(mod)
     ops = backend.offload_report(partitioned).ops
@@ -160,9 +162,8 @@ def test_a_product_that_is_declined_with_integers_is_fused_as_one_of_real_number
     assert [item.composite for item in ops[1:4]] == wanted
     (product,) = (item for item in ops if item.op == "relax.nn.conv2d")
     assert product.runs_in == "float32"
-    if has_integers:
-        assert product.asked == "int8"
-        assert product.wider == f"the driver declines it with integers: {NARROW['integers']}"
+    assert product.asked == "int8"
+    assert product.wider == f"the driver declines it with integers: {NARROW['integers']}"
     found = run(mod, [ARGUMENT])
     assert np.abs(found.astype("int64") - expected_of()).max() <= 1
 
@@ -170,6 +171,7 @@ def test_a_product_that_is_declined_with_integers_is_fused_as_one_of_real_number
 @needs_convolution
 @pytest.mark.parametrize("where", ["composite", "region"])
 def test_weights_of_a_product_on_the_host_stay_integers(where, decline):
+    support.skip_without_integers("conv2d")
     mod = convolution()
     decline(declines("nothing", where))
     partitioned = partition_for(mod)
@@ -188,6 +190,7 @@ def test_weights_of_a_product_on_the_host_stay_integers(where, decline):
 
 @needs_convolution
 def test_weights_of_a_region_that_is_too_small_stay_integers(decline):
+    support.skip_without_integers("conv2d")
     mod = convolution()
     decline(declines("integers", "composite"))
     partitioned = partition_for(mod, min_region_ops=100)
