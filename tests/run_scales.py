@@ -368,7 +368,7 @@ def check_softmax() -> None:
             if is_whole is None:
                 # Not even its parts: the driver has no maximum of an axis.
                 assert ran.on_host and "relax.nn.softmax" in ran.on_host[0], ran.on_host
-                assert "; and as one operation: it lacks a softmax" in ran.on_host[0]
+                assert "(as one operation: it lacks a softmax)" in ran.on_host[0]
             else:
                 assert ran.on_host == [] and ran.regions == 1, ran.on_host
                 (node,) = ran.nodes("softmax")

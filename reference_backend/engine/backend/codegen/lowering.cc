@@ -533,7 +533,7 @@ LoweredProgram LowerComposing(const Graph& graph, const LoweringOptions& options
       const std::string why = refusal.what();
       for (const auto& [label, reason] : reasons) {
         if (why.rfind(label, 0) != 0 || why == label + ": " + reason) continue;
-        throw Refusal(why + "; and as one operation: " + reason);
+        throw Refusal(why + " (as one operation: " + reason + ")");
       }
       throw;
     }
