@@ -236,7 +236,10 @@ class CompositeFinder:
         key = composite.label, tuple(composite.members)
         if key in self._answers:
             return self._answers[key]
-        declined = self._target.ask_driver(composite.function, self._bounds, False).reason
+        declined = (
+            composite.composition.refusal
+            or self._target.ask_driver(composite.function, self._bounds, False).reason
+        )
         if declined and composite.composition.kind.has_other_form:
             self._answers[key] = declined
             self.refused.append((composite, declined))

@@ -492,7 +492,6 @@ def test_what_integers_fuse_can_be_limited_apart():
     integers = {f"quantized_{name}" for name in real}
     to_real = {f"{name}_to_real" for name in integers}
     assert labels() == real | integers | to_real
-    assert labels(to_real=False) == real | integers
     without = {name for name in integers | to_real if "residual" not in name}
     assert labels(quantized_fuses=Fuses(bias=1)) == real | without
     apart = labels(fuses=Fuses(), quantized_fuses=Fuses(bias=1, residual=True))

@@ -725,6 +725,26 @@ def test_a_wider_type_has_a_code():
     assert entry.wider == "conv2d has no form for quantized tensors in the table"
 
 
+@needs("conv2d", "quantize", "dequantize")
+def test_a_chip_without_real_results_of_integers_computes_such_a_product_with_real_numbers():
+    skip_without_integers("conv2d")
+    x = variable("x", *IMAGE)
+    entries = [item for item in OPS if item.name in ("conv2d", "quantize", "dequantize")]
+    mod = build([x], lambda emit: quantized_conv(emit, x, quantize=False))
+    for to_real in (True, False):
+        limits = {"conv2d": Limits(quantized=("int8",), to_real=to_real)}
+        report = report_of(mod, Table(entries, limits=limits))
+        entry = of_conv(report)
+        if to_real and entry.runs_in != "int8 to float32":
+            pytest.skip("the driver does not take it")
+        assert entry.runs_in == ("int8 to float32" if to_real else "float32"), entry
+        # Its weight became real when the model was compiled.
+        assert [item.op for item in report.ops].count("relax.dequantize") == 1 + to_real
+    assert entry.wider == (
+        "conv2d: a product of integers has no real result (a limit of this chip)"
+    )
+
+
 @needs("conv2d", "depthwise_conv2d", "concat", "quantize", "dequantize")
 def test_a_wider_type_has_the_reason_of_the_entry_that_fits():
     """A convolution without groups is no depthwise one, whatever the table begins with."""

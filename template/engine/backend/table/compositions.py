@@ -79,6 +79,14 @@ class Composition:
             return None
         return Reason(Code.REAL_INSIDE, f"{self.op.name} {_INSIDE[self.op.inside]}")
 
+    @property
+    def refusal(self) -> Reason | None:
+        """Why the chip has no such composite, whatever it reads; none if it may have it."""
+        if self.kind is not Kind.TO_REAL or self.op.quantized is None or self.op.quantized.to_real:
+            return None
+        why = f"{self.op.name}: a product of integers has no real result"
+        return Reason(Code.QUANTIZATION, why).limited()
+
     def runs_in(self, integers: Sequence[str], dtype: str) -> str:
         """Return the type that it computes in, from those that it reads and returns.
 

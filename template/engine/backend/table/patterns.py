@@ -134,7 +134,6 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     """Generate the composites of an op that compute with quantized tensors."""
     if op.quantized is None or not op.relax:
         return
-    to_real = op.is_product and op.quantized.to_real
     op, matrix = op.with_integers, op.is_product
     requantize = op.relax == "relax.quantize"
     # Scales, and the factors of norms, are real.
@@ -159,9 +158,9 @@ def _quantized(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
                 tails.append((("activation",), last, {**parts, "activation": last}))
             for rank, (roles, last, inside) in enumerate(tails):
                 composition = Composition(op, Kind.INTEGERS, roles=roles)
-                if to_real:
-                    real = _pattern(table, replace(composition, kind=Kind.TO_REAL), last, inside)
-                    yield (_QUANTIZED, count, rank, 0), real
+                if matrix:
+                    to_real = _pattern(table, replace(composition, kind=Kind.TO_REAL), last, inside)
+                    yield (_QUANTIZED, count, rank, 0), to_real
                 composite = _pattern(table, composition, *_with_quantize(last, inside))
                 yield (_QUANTIZED, count, rank, 1), composite
             for size, entry, last, inside in _chain_tails(op, table, anchor, parts, _dequantized()):
@@ -295,6 +294,9 @@ def _pattern(table: Table, composition: Composition, pattern: DFPattern, parts: 
             reason = refusal_of(table, op, match)
         elif reason is None and "quantize" in parts:
             reason = refusal_of_edges(op, match)
+        if reason is None and not hasattr(match, "values"):
+            # The partitioner asks by itself, since such a product may compute with real numbers.
+            reason = composition.refusal
         if reason is None:
             return True
         # The partitioner collects reasons; TVM's own pass ignores them.
