@@ -527,6 +527,28 @@ def check_hard_swish() -> None:
         )
 
 
+def check_hard_swish_behind_a_convolution() -> None:
+    x, w = integers((1, 4, 5, 5)), integers((3, 4, 3, 3))
+    sums = convolved(x, w, 1, 1, 0) * (np.float64(F32(0.05)) * F32(0.002))
+    want = rounded(sums * np.clip(sums + 3, 0, 6) / 6 / F32(0.04), 2)
+
+    def model(emit: Any, x: Any) -> Any:
+        weight = emit(dequantize(w, 0.002, 0))
+        y = emit(op.nn.conv2d(emit(dequantize(x, 0.05, 0)), weight))
+        inner = emit(op.clip(emit(op.add(y, relax.const(3, "float32"))), 0, 6))
+        y = emit(op.divide(emit(op.multiply(y, inner)), relax.const(6, "float32")))
+        return quantize(y, 0.04, 2)
+
+    for lacks in ("", "hard_swish"):
+        ran = Ran(build(model, x), x, lacks=lacks)
+        assert ran.on_host == [] and ran.regions == 1, ran.on_host
+        kinds = [line.split()[0] for line in ran.listing.splitlines() if " -> " in line]
+        # What has no scale in between is a real number.
+        inside = ["hard_swish"] if not lacks else ["add", "clip", "multiply", "divide"]
+        assert kinds == ["convolution", *inside, "quantize"], ran.listing
+        assert np.abs(ran.results.astype(int) - want).max() <= 1
+
+
 def check_a_chain() -> None:
     """Whole operations follow the order of what they read: nothing is transposed."""
     array = random.standard_normal((1, 3, 5, 6), dtype="float32")
@@ -596,6 +618,7 @@ check_softmax()
 check_resizes()
 check_transposed_convolutions()
 check_hard_swish()
+check_hard_swish_behind_a_convolution()
 check_a_chain()
 check_a_network()
 print("right")
