@@ -1093,7 +1093,9 @@ def test_onnx_runtime_as_an_sdk_in_an_interpreter_of_its_own(
     types = [values[name]["dtype"] for name in (*node["inputs"], node["output"])]
     assert types == ["int8", "int8", "int32", "int8"]
     assert len(values[node["inputs"][1]]["quantization"]["scale"]) == 6
-    suites = ("--suite", "ops,composites")
+    # Each case starts the tool twice.
+    chosen = ["ops/conv2d_transpose-", "ops/concat-", "ops/softmax-", "composites/conv2d-"]
+    suites = ["--suite", "ops,composites", *(f"--filter={name}" for name in chosen)]
     out = run(python, "-m", "tvm_acme_npu", "conformance", *suites, cwd=tmp_path, **setting)
     assert re.search(r"PASSED: [1-9]\d* passed, 0 failed", out), out
 
