@@ -335,6 +335,8 @@ class Graph {
           }
         },
         [&](int64_t place, int64_t c) {
+          // Where all of a window is padding, the weight tells the scale of the bias.
+          sum.weight = At(weight, c, 0, 0, 0);
           WriteSum(node, place, sum, c);
           sum = {};
         });
