@@ -976,7 +976,7 @@ def test_the_products_of_a_transformer_layer_are_integers():
 
 
 @needs_torch
-@needs("permute_dims", "reshape", "strided_slice")
+@needs("permute_dims", "reshape", "strided_slice", "take")
 @pytest.mark.parametrize("name, count", [("lstm", 3), ("einsum", 1)])
 def test_products_inside_of_larger_ops_are_integers(name, count):
     ops = quantized_layers(name)
