@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from support import ROOT, attempt, run
 
 INCLUDE = ROOT / "template/engine/backend/include"
 TOOL = f"""
+import ctypes
 import json
 import os
 import subprocess
@@ -31,6 +33,15 @@ from npu_region import Declined, run_tool
 
 mode = sys.argv.pop(1)
 answers = os.dup(1)
+PIDS = os.environ["RUNS"] + ".pids"
+
+
+def hang():
+    Path(PIDS).write_text(f"{{os.getpid()}}\\n")
+    # As a call into a library: no thread of Python runs.
+    ctypes.PyDLL(None).sleep(600)
+
+
 if mode == "stranger":
     print("Hello, this is another tool")
     sys.exit(0)
@@ -119,9 +130,15 @@ def load(program):
 
     if mode == "unloadable":
         raise ValueError("this is no program")
+    if mode == "hangs_in_load":
+        hang()
     bias = np.array(json.loads(program[program.index(b"[") :]), "float32")
 
     def run(inputs):
+        if mode == "hangs_in_run" or (mode == "hangs_once" and not Path(PIDS).exists()):
+            hang()
+        if mode == "slow":
+            time.sleep(0.5)
         if mode == "dies":
             os.abort()
         if mode == "noisy":
@@ -137,6 +154,7 @@ sys.exit(run_tool(os.environ.get("SDK", "acme 1"), reason, compile_region, load)
 """
 
 MAIN = """
+#include <csignal>
 #include <cstdio>
 
 #include "driver_kit/build.h"
@@ -176,6 +194,59 @@ void Run(const Program& program) {
   });
   if (status == NPU_OK) std::printf("%g %g\\n", found[0], found[1]);
   if (status != NPU_OK) std::printf("%d %s\\n", status, why.c_str());
+}
+
+class Graph : public ToolGraph {
+ public:
+  Graph(const Program& program, const std::vector<void*>& memory)
+      : ToolGraph(kTool, program, memory) {}
+};
+
+// Has a Run of its own, which must be the one that runs.
+class Other : public Graph {
+ public:
+  using Graph::Graph;
+  void Run() { Graph::Run(); }
+};
+static_assert(CanWait<ToolGraph>::value && CanWait<Graph>::value && !CanWait<Other>::value);
+
+// Submits a request, waits for 0.2 s, cancels it if it is not done, and tries once more.
+void Cancel(const uint8_t* bytes, size_t size) {
+  const npu_run_api api = RunTable<Graph>("acme_npu", "1");
+  const npu_run_api other = RunTable<Other>("acme_npu", "1");
+  if (api.execute != nullptr || other.execute == nullptr || other.submit != nullptr) return;
+  npu_program* program = nullptr;
+  npu_request* request = nullptr;
+  float given[2] = {-1, 3}, found[2] = {};
+  npu_buffer in = {}, out = {};
+  in.dtype = NPU_FLOAT32;
+  in.rank = 1;
+  const int64_t dims[] = {2};
+  in.dims = dims;
+  in.bytes = sizeof(given);
+  out = in;
+  in.data = given;
+  out.data = found;
+  npu_status status = api.load(nullptr, bytes, size, &program);
+  if (status == NPU_OK) status = api.create_request(program, &request);
+  if (status != NPU_OK) std::printf("%d %s\\n", status, api.error());
+  for (int i = 0; i < 2 && status == NPU_OK; ++i) {
+    api.bind_input(request, 0, &in);
+    api.bind_output(request, 0, &out);
+    status = api.submit(request);
+    status = status == NPU_OK ? api.wait(request, 200000) : status;
+    std::printf("%d ", status);
+    if (status == NPU_TIMEOUT) {
+      const bool cancels = std::getenv("CANCEL") != nullptr;
+      if (cancels) api.cancel(request);
+      status = api.wait(request, -1);
+    }
+    std::printf("%d %s\\n", status, status == NPU_OK ? "" : api.error());
+    if (status == NPU_OK) std::printf("%g %g\\n", found[0], found[1]);
+    status = NPU_OK;
+  }
+  api.destroy_request(request);
+  api.unload(program);
 }
 
 // Compiles relu(x) + bias, and prints the SDK's bytes, or the sentence.
@@ -224,11 +295,16 @@ void Build(const npu_build_api& api, const std::vector<npu_option>& options) {
     std::printf("%d %s\\n", status, api.error(builder));
   } else {
     const Program parsed = Parse(bytes, size);
-    const bool is_clean = parsed.options.size() == 1 && parsed.constants == nullptr;
+    const size_t limits = parsed.options.count("sdk_timeout_s");
+    const bool is_clean = parsed.options.size() == 1 + limits && parsed.constants == nullptr;
     std::printf("%.*s%s\\n", static_cast<int>(parsed.opaque_bytes),
                 reinterpret_cast<const char*>(parsed.opaque), is_clean ? "" : " and more");
     if (*api.warnings(builder) != 0) std::puts(api.warnings(builder));
-    if (std::getenv("ACME_NPU_SDK_COMMAND") != nullptr) Run(parsed);
+    if (std::getenv("CANCEL") != nullptr || std::getenv("TABLE") != nullptr) {
+      Cancel(bytes, size);
+    } else if (std::getenv("ACME_NPU_SDK_COMMAND") != nullptr) {
+      Run(parsed);
+    }
     // A file whose result is a constant, which it has not.
     Program forged = parsed;
     forged.outputs[0].place = parsed.nodes[1].inputs[1];
@@ -240,6 +316,10 @@ void Build(const npu_build_api& api, const std::vector<npu_option>& options) {
 }
 
 int main(int argc, char** argv) {
+  // As Python: a note, and the call goes on.
+  struct sigaction note = {};
+  note.sa_handler = [](int) {};
+  sigaction(SIGINT, &note, nullptr);
   std::vector<npu_option> options;
   for (int i = 2; i + 1 < argc; i += 2) options.push_back({argv[i], argv[i + 1]});
   const npu_build_api api = BuildTable<kDriver>();
@@ -361,14 +441,7 @@ def test_a_tool_that_hangs_is_ended_with_what_it_started(
 ) -> None:
     (line,) = compiled("hangs", sdk_timeout_s=1)
     assert line == "1 the SDK's tool took more than 1 s, and was ended, at relax.add (b)"
-    child = int((tmp_path / "runs").read_text())
-    for _ in range(100):
-        state = Path(f"/proc/{child}/stat")
-        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return
-        time.sleep(0.05)
-    os.kill(child, 9)
-    pytest.fail("what the tool started is still there")
+    assert _is_gone(int((tmp_path / "runs").read_text())), "what the tool started is still there"
 
 
 @pytest.mark.slow
@@ -518,9 +591,88 @@ def test_a_program_runs_in_a_process_of_the_tool(
     settings = {"RUNS": str(tmp_path / "runs"), "ACME_NPU_SDK_COMMAND": command}
     built, found = run(program, "1", TMPDIR=str(tmp_path), **settings).splitlines()
     assert built == RIGHT
-    error = re.search(r"NPU_DEVICE_ERROR = (\d+)", (INCLUDE / "npu_driver.h").read_text())
-    assert error is not None
-    assert found == (line if mode == "good" else f"{error[1]} {line}")
+    assert found == (line if mode == "good" else f"{_status('DEVICE_ERROR')} {line}")
+
+
+def _status(name: str) -> str:
+    found = re.search(rf"NPU_{name} = (\d+)", (INCLUDE / "npu_driver.h").read_text())
+    assert found is not None
+    return found[1]
+
+
+def _is_gone(process: int) -> bool:
+    for _ in range(100):
+        state = Path(f"/proc/{process}/stat")
+        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    os.kill(process, 9)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("mode", "lines"),
+    [
+        ("slow", ["TIMEOUT OK ", "0.5 1"] * 2),
+        (
+            "hangs_once",
+            [
+                "TIMEOUT CANCELLED the SDK's tool was cancelled, and ended",
+                # Another process.
+                "OK OK ",
+                "0.5 1",
+            ],
+        ),
+        ("dies", ["DEVICE_ERROR DEVICE_ERROR the SDK's tool crashed (signal 6, Aborted)"] * 2),
+    ],
+)
+def test_a_request_is_waited_for_and_cancelled(
+    program: Path, tmp_path: Path, mode: str, lines: list[str]
+) -> None:
+    command = f"{sys.executable} {program.parents[1] / 'tool.py'} {mode}"
+    settings = {"RUNS": str(tmp_path / "runs"), "ACME_NPU_SDK_COMMAND": command}
+    settings |= {"CANCEL" if mode == "hangs_once" else "TABLE": "1"}
+    done = run(program, "1", TMPDIR=str(tmp_path), **settings)
+    expected = re.sub(r"\b(OK|[A-Z_]{4,})\b", lambda name: _status(name[0]), "\n".join(lines))
+    assert done.splitlines()[1:] == expected.splitlines()
+    if mode == "hangs_once":
+        assert _is_gone(int((tmp_path / "runs.pids").read_text()))
+
+
+@pytest.mark.parametrize("mode", ["hangs_in_load", "hangs_in_run"])
+def test_the_option_limits_how_long_a_program_loads_and_runs(
+    program: Path, tmp_path: Path, mode: str
+) -> None:
+    command = f"{sys.executable} {program.parents[1] / 'tool.py'} {mode}"
+    settings = {"RUNS": str(tmp_path / "runs"), "ACME_NPU_SDK_COMMAND": command}
+    lines = run(program, "1", "sdk_timeout_s", "3", TMPDIR=str(tmp_path), **settings).splitlines()
+    late = f"{_status('DEVICE_ERROR')} the SDK's tool gave no answer in 3 s"
+    assert lines == [RIGHT, late]
+    assert _is_gone(int((tmp_path / "runs.pids").read_text()))
+
+
+@pytest.mark.parametrize("signal", [2, 9])
+def test_a_tool_that_hangs_is_ended_with_the_process_that_waits(
+    program: Path, tmp_path: Path, signal: int
+) -> None:
+    tool = program.parents[1] / "tool.py"
+    pids = tmp_path / "runs.pids"
+    settings = {
+        **os.environ,
+        "RUNS": str(tmp_path / "runs"),
+        "TMPDIR": str(tmp_path),
+        "ACME_NPU_SDK_COMMAND": f"{sys.executable} {tool} hangs_in_load",
+    }
+    with subprocess.Popen([program, "1"], env=settings, stdout=subprocess.PIPE) as process:
+        while not pids.exists() or not pids.read_text().endswith("\n"):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal)
+        out, _ = process.communicate(timeout=10)
+    assert _is_gone(int(pids.read_text()))
+    if signal == 2:
+        sentence = "the SDK's tool was interrupted, and ended"
+        assert out.decode().splitlines()[1:] == [f"{_status('DEVICE_ERROR')} {sentence}"]
 
 
 def test_a_tool_that_is_nowhere_is_named(program: Path, tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ std::string ReasonOf(const npu_run_api& driver) {
 
 [[noreturn]] void ThrowFailure(npu_status status, const std::string& doing,
                                const std::string& reason) {
+  // Ctrl-C may be why: drivers that wait for a process notice it, too.
+  if (TVMFFIEnvCheckSignals() != 0) throw ffi::EnvErrorAlreadySet();
   std::string sentence =
       std::string(kBackend) + ": the driver failed while " + doing + ": " + reason;
   if (status == NPU_INVALID) TVM_FFI_THROW(ValueError) << sentence;

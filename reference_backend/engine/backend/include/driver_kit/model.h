@@ -152,8 +152,9 @@ inline void RequireWorker(ToolState* state, const ToolCommand& command, const Pr
     state->fingerprint = hello.substr(expected.size());
   });
   if (status == NPU_OK) return;
+  // Whoever interrupts may ask again.
+  if (state->worker == nullptr || !state->worker->WasInterrupted()) state->failure = why;
   state->worker.reset();
-  state->failure = why;
   Decline(why);
 }
 
@@ -179,7 +180,9 @@ inline std::string AskTool(const ModelTool& tool, const Program& program, const 
     if (!state.worker->Send(ObjectText(fields) + "\n") ||
         !state.worker->Receive(&answer, kAnswerSeconds)) {
       reason = "the SDK's tool " + state.worker->WhyNot() + ", asked about " + program.NameOf(node);
+      const bool was_interrupted = state.worker->WasInterrupted();
       state.worker.reset();
+      if (was_interrupted) return;
     } else if (answer != number && answer.rfind(number + " ", 0) != 0) {
       reason = "the SDK's tool answers another question, asked about " + program.NameOf(node);
       state.worker.reset();
@@ -269,8 +272,7 @@ inline void WriteSamples(const Program& program, const ToolFolder& folder) {
 /*! \brief Runs the tool for a region whose files are written; declines if it does not answer. */
 inline ToolAnswer RunTool(const ToolCommand& command, const Program& program,
                           const ToolFolder& folder, const std::string& id) {
-  const std::string limit = OptionOf(program, "sdk_timeout_s");
-  const int64_t seconds = limit.empty() ? 600 : std::strtoll(limit.c_str(), nullptr, 10);
+  const int64_t seconds = SecondsOf(program);
   int status = 0;
   bool is_done = false;
   {
@@ -279,6 +281,7 @@ inline ToolAnswer RunTool(const ToolCommand& command, const Program& program,
     const pid_t process = Start(command, {"compile", folder.path().string()}, nothing.number(),
                                 log.number(), log.number());
     if (process < 0) Decline("the SDK's tool cannot be started: there is no " + command.words[0]);
+    const Guard guard(process);
     is_done = WaitFor(process, seconds, &status);
   }
   // The node at fault: the one that the tool named last, or the only one.
@@ -357,12 +360,17 @@ inline std::vector<uint8_t> CompileByTool(const ModelTool& tool, const Program& 
     kept = (cache.empty() ? state.programs->path() : std::filesystem::path(cache)) / (key + ".bin");
   }
   const std::filesystem::path notes = kept.string() + ".txt";
-  const auto serialized = [&whole](const std::string& bytes, const std::string& warnings) {
+  const auto serialized = [&whole, &program](const std::string& bytes,
+                                             const std::string& warnings) {
     std::istringstream lines(warnings);
     std::string line;
     while (std::getline(lines, line)) whole.Warn(line);
     whole.opaque = reinterpret_cast<const uint8_t*>(bytes.data());
     whole.opaque_bytes = bytes.size();
+    // The run half waits as long.
+    if (SecondsOf(program) != kToolSeconds) {
+      whole.options[kSdkTimeout.key] = OptionOf(program, kSdkTimeout.key);
+    }
     return Serialize(whole);
   };
   const std::string known = ContentsOf(kept);

@@ -2,7 +2,7 @@
 /*!
  * \file driver_kit/run.h
  * \brief The run half of a driver whose SDK runs graphs, except for the graph: bytes, buffers,
- * requests, reasons. A request is executed by the thread that calls.
+ * requests, reasons. A request is executed by the thread that calls, unless the graph has Submit.
  *
  * \code
  * class Graph {
@@ -15,6 +15,14 @@
  *   void Run();
  *   // Only if the SDK reports how long nodes took: runs, and returns these times.
  *   std::vector<npu::kit::NodeTime> RunTimed();
+ *   // Only if the SDK can, all three: starts what Run does; waits for its end, so many
+ * microseconds
+ *   // at most (negative: as long as it takes), and returns whether it came; asks to end it,
+ * perhaps
+ *   // on another thread, so that Wait throws a Failure of NPU_CANCELLED.
+ *   void Submit();
+ *   bool Wait(int64_t timeout_us);
+ *   void Cancel();
  * };
  *
  * const npu_run_api* npu_driver_run(uint32_t) {
@@ -218,6 +226,19 @@ struct IsTimed : std::false_type {};
 template <typename Graph>
 struct IsTimed<Graph, std::void_t<decltype(std::declval<Graph&>().RunTimed())>> : std::true_type {};
 
+template <typename Graph>
+Graph ClassOf(void (Graph::*)());
+
+/*! \brief Whether a graph runs beside the caller. A class with a Run of its own does not, though it
+ *  may be derived from one that does. */
+template <typename Graph, typename = void>
+struct CanWait : std::false_type {};
+template <typename Graph>
+struct CanWait<Graph, std::void_t<decltype(std::declval<Graph&>().Wait(int64_t{})),
+                                  decltype(std::declval<Graph&>().Cancel()),
+                                  decltype(ClassOf(&Graph::Submit))>>
+    : std::is_same<decltype(ClassOf(&Graph::Run)), decltype(ClassOf(&Graph::Submit))> {};
+
 /*! \brief How many additions and multiplications a matmul or a convolution has, also a transposed
  *  one; 0 for others. */
 inline uint64_t OperationsOf(const Program& program, const Node& node) {
@@ -304,6 +325,29 @@ struct GraphRequest {
   }
 
   void Execute() {
+    ReadInputs();
+    Run();
+    WriteOutputs();
+  }
+
+  void Submit() {
+    ReadInputs();
+    // What a profile records, and what only copies, is done when this returns.
+    is_done = graph == nullptr || timed != nullptr;
+    if (is_done) {
+      Run();
+    } else {
+      graph->Submit();
+    }
+  }
+
+  bool Wait(int64_t timeout_us) {
+    if (!is_done && !graph->Wait(timeout_us)) return false;
+    WriteOutputs();
+    return true;
+  }
+
+  void ReadInputs() {
     RequireBound(inputs, "input ");
     RequireBound(outputs, "output ");
     for (size_t i = 0; i < program.values.size(); ++i) {
@@ -312,7 +356,9 @@ struct GraphRequest {
       const void* from = inputs[static_cast<size_t>(value.place)];
       std::memcpy(memory[i], from, BytesOf(value));
     }
-    Run();
+  }
+
+  void WriteOutputs() {
     for (size_t i = 0; i < program.outputs.size(); ++i) {
       const size_t id = static_cast<size_t>(program.outputs[i].place);
       std::memcpy(outputs[i], memory[id], BytesOf(program.values[id]));
@@ -342,6 +388,7 @@ struct GraphRequest {
   std::vector<void*> memory;
   std::unique_ptr<Graph> graph;
   std::unique_ptr<Timed> timed;
+  bool is_done = false;
   /*! \brief Of the last execution that a profile records. */
   EventList events;
 };
@@ -389,9 +436,28 @@ npu_run_api RunTable(const char* name, const char* release) {
       bound->outputs[index] = CheckedData(bound->program.outputs, index, buffer);
     });
   };
-  api.execute = [](npu_request* request) {
-    return Try(&RunError(), [&] { reinterpret_cast<Request*>(request)->Execute(); });
-  };
+  if constexpr (CanWait<Graph>::value) {
+    // No execute: whoever calls it could not stop what hangs.
+    api.cancels = NPU_CANCEL_RUNNING;
+    api.submit = [](npu_request* request) {
+      return Try(&RunError(), [&] { reinterpret_cast<Request*>(request)->Submit(); });
+    };
+    api.wait = [](npu_request* request, int64_t timeout_us) {
+      bool is_done = true;
+      const npu_status status = Try(
+          &RunError(), [&] { is_done = reinterpret_cast<Request*>(request)->Wait(timeout_us); });
+      return is_done ? status : NPU_TIMEOUT;
+    };
+    api.cancel = [](npu_request* request) {
+      auto* running = reinterpret_cast<Request*>(request);
+      if (running->graph != nullptr) running->graph->Cancel();
+      return NPU_OK;
+    };
+  } else {
+    api.execute = [](npu_request* request) {
+      return Try(&RunError(), [&] { reinterpret_cast<Request*>(request)->Execute(); });
+    };
+  }
   if constexpr (IsTimed<Timed>::value) {
     api.event_unit = "ns";
     api.record_events = [](npu_request* request, int32_t on) {

@@ -26,6 +26,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -56,6 +57,15 @@ struct ModelTool {
 inline std::string OptionOf(const Program& program, const char* key) {
   const auto found = program.options.find(key);
   return found == program.options.end() ? "" : found->second;
+}
+
+/*! \brief How many seconds the tool may take, unless the option sdk_timeout_s says otherwise: to
+ *  compile a program, to load it, and to run it. */
+constexpr int64_t kToolSeconds = 600;
+
+inline int64_t SecondsOf(const Program& program) {
+  const std::string given = OptionOf(program, "sdk_timeout_s");
+  return given.empty() ? kToolSeconds : std::strtoll(given.c_str(), nullptr, 10);
 }
 
 // ---- Files ----
@@ -264,6 +274,36 @@ inline void End(pid_t process) {
   }
 }
 
+/*!
+ * \brief Ends a process and all that it started when this one is gone, however it ended: a tool
+ *  that hangs in its SDK does not notice.
+ *
+ * It is a shell that reads until this process has closed its end. A signal at the death of a parent
+ * would come with that of the thread that started the tool.
+ */
+class Guard {
+ public:
+  explicit Guard(pid_t process) {
+    int ends[2] = {-1, -1};
+    if (process < 0 || pipe2(ends, O_CLOEXEC) != 0) return;
+    const Descriptor in(ends[0]);
+    end_ = Descriptor(ends[1]);
+    const Descriptor nothing(open("/dev/null", O_WRONLY | O_CLOEXEC));
+    const ToolCommand shell = {{"/bin/sh", "-c", "read end; kill -s KILL -- -$0"}, true};
+    const int out = nothing.number();
+    shell_ = Start(shell, {std::to_string(process)}, in.number(), out, out);
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+  ~Guard() {
+    if (shell_ > 0 && owner_ == getpid()) End(shell_);
+  }
+
+ private:
+  Descriptor end_{-1};
+  pid_t shell_ = -1, owner_ = getpid();
+};
+
 using Clock = std::chrono::steady_clock;
 
 /*! \brief Notices Ctrl-C, which the process also gets: its handler, Python's for example, may only
@@ -349,8 +389,6 @@ inline std::string EndOf(int status) {
 
 // ---- Workers ----
 
-/*! \brief How long a worker may take until it reads. */
-constexpr int kSendSeconds = 600;
 /*! \brief How long a line of a worker may be. */
 constexpr size_t kMostInLine = 1 << 20;
 
@@ -367,12 +405,13 @@ class ToolWorker {
     }
     socket_ = Descriptor(ends[0]);
     // A tool that hangs does not read either.
-    const timeval limit = {kSendSeconds, 0};
+    const timeval limit = {kToolSeconds, 0};
     setsockopt(socket_.number(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     const Descriptor other(ends[1]);
     const Descriptor log = OpenLog(folder_ / "log.txt");
     process_ = Start(command, arguments, other.number(), other.number(), log.number());
     if (process_ < 0) Decline("the SDK's tool cannot be started: there is no " + command.words[0]);
+    guard_ = std::make_unique<Guard>(process_);
   }
   ToolWorker(const ToolWorker&) = delete;
   ToolWorker& operator=(const ToolWorker&) = delete;
@@ -386,10 +425,12 @@ class ToolWorker {
   /*! \brief Whether the tool takes all bytes. */
   bool Send(const void* data, size_t size) {
     const char* bytes = static_cast<const char*>(data);
+    const Interrupts interrupts;
     size_t sent = 0;
     while (sent < size) {
       const ssize_t count = send(socket_.number(), bytes + sent, size - sent, MSG_NOSIGNAL);
-      if (count < 0 && errno == EINTR) continue;
+      is_interrupted_ = count < 0 && interrupts.Happened();
+      if (count < 0 && errno == EINTR && !is_interrupted_) continue;
       if (count <= 0) return false;
       sent += static_cast<size_t>(count);
     }
@@ -398,65 +439,77 @@ class ToolWorker {
 
   bool Send(const std::string& text) { return Send(text.data(), text.size()); }
 
-  /*! \brief Reads a line; false if the tool ended, or took too long. */
+  /*! \brief Reads a line; false if the tool ended or took too long, or if the user interrupts. */
   bool Receive(std::string* line, int64_t seconds) {
-    BeginWaiting(seconds);
-    size_t at = 0;
-    while ((at = received_.find('\n')) == std::string::npos) {
-      if (received_.size() > kMostInLine || !ReceiveMore()) return false;
+    const Interrupts interrupts;
+    const Clock::time_point end = BeginWaiting(seconds);
+    while (!Take(line)) {
+      is_interrupted_ = interrupts.Happened();
+      if (is_interrupted_ || is_endless_ || Clock::now() >= end || !ReceiveMore(end)) return false;
     }
+    return true;
+  }
+
+  /*! \brief Remembers for WhyNot how long an answer may take, and returns when it is late. */
+  Clock::time_point BeginWaiting(int64_t seconds) {
+    seconds_ = seconds;
+    return Clock::now() + std::chrono::seconds(seconds);
+  }
+
+  /*! \brief Reads what is there; waits for it until `end`, for a signal, or for a moment. False if
+   *  the tool closed its end. */
+  bool ReceiveMore(Clock::time_point end) {
+    constexpr int64_t kMoment = 50;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+    const int64_t pause = left < 0 ? 0 : left < kMoment ? left : kMoment;
+    pollfd waiting = {socket_.number(), POLLIN, 0};
+    const int ready = poll(&waiting, 1, static_cast<int>(pause));
+    if (ready <= 0) return ready == 0 || errno == EINTR;
+    char part[65536];
+    const ssize_t count = recv(socket_.number(), part, sizeof(part), 0);
+    if (count <= 0) return count < 0 && errno == EINTR;
+    received_.append(part, static_cast<size_t>(count));
+    return true;
+  }
+
+  /*! \brief Whether a line was read; then it is taken out. */
+  bool Take(std::string* line) {
+    const size_t at = received_.find('\n');
+    is_endless_ = at == std::string::npos && received_.size() > kMostInLine;
+    if (at == std::string::npos) return false;
     *line = received_.substr(0, at);
     received_.erase(0, at + 1);
     return true;
   }
 
-  /*! \brief Reads so many bytes, or returns false. */
-  bool Receive(void* data, size_t size, int64_t seconds) {
-    BeginWaiting(seconds);
-    while (received_.size() < size) {
-      if (!ReceiveMore()) return false;
-    }
+  /*! \brief Whether so many bytes were read; then they are taken out. */
+  bool Take(void* data, size_t size) {
+    if (received_.size() < size) return false;
     std::memcpy(data, received_.data(), size);
     received_.erase(0, size);
     return true;
   }
 
+  /*! \brief Whether a line was to be taken that does not end. */
+  bool IsEndless() const { return is_endless_; }
+
+  bool WasInterrupted() const { return is_interrupted_; }
+
   /*! \brief Why there was no answer, in words that follow "the SDK's tool". */
   std::string WhyNot() {
     int status = 0;
-    const bool is_endless = received_.size() > kMostInLine;
-    const bool hangs = is_endless || IsOpen();
+    const bool hangs = is_interrupted_ || is_endless_ || IsOpen();
     if (hangs) End(process_);
     const bool has_ended = !hangs && WaitFor(process_, 10, &status);
     process_ = -1;
-    if (is_endless) return "answers with a line that does not end";
+    if (is_interrupted_) return "was interrupted, and ended";
+    if (is_endless_) return "answers with a line that does not end";
     if (!has_ended) return "gave no answer in " + std::to_string(seconds_) + " s";
     const std::string last = LastLineOf(folder_ / "log.txt");
     return EndOf(status) + (last.empty() ? "" : ": " + last);
   }
 
  private:
-  void BeginWaiting(int64_t seconds) {
-    seconds_ = seconds;
-    end_ = Clock::now() + std::chrono::seconds(seconds);
-  }
-
-  bool ReceiveMore() {
-    for (;;) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now());
-      pollfd waiting = {socket_.number(), POLLIN, 0};
-      const int ready = left.count() > 0 ? poll(&waiting, 1, static_cast<int>(left.count())) : 0;
-      if (ready < 0 && errno == EINTR) continue;
-      if (ready <= 0) return false;
-      char part[65536];
-      const ssize_t count = recv(socket_.number(), part, sizeof(part), 0);
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) return false;
-      received_.append(part, static_cast<size_t>(count));
-      return true;
-    }
-  }
-
   /*! \brief Whether the tool still has its end of the socket. */
   bool IsOpen() const {
     char byte;
@@ -467,9 +520,10 @@ class ToolWorker {
   ToolFolder folder_;
   Descriptor socket_{-1};
   pid_t process_ = -1, owner_ = getpid();
+  std::unique_ptr<Guard> guard_;
   std::string received_;
   int64_t seconds_ = 0;
-  Clock::time_point end_;
+  bool is_interrupted_ = false, is_endless_ = false;
 };
 
 }  // namespace npu::kit
