@@ -679,6 +679,80 @@ def test_a_whole_node_of_integers_is_between_its_scales(
     assert steps.max() <= 1 and (steps > 0).mean() < 0.1
 
 
+WINDOW: dict[str, Any] = {"strides": [1, 1], "dilations": [1, 1]}
+WINDOW |= {"pads_begin": [0, 0], "pads_end": [0, 0], "groups": 1}
+WHOLE: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "concat": ((1, 4, 3, 3), {"axis": 1}),
+    "convolution": ((1, 2, 3, 3), WINDOW),
+    "gather": ((1, 2, 3, 3), {"axis": 1, "elementwise": False}),
+    "matmul": ((1, 2, 3, 3), {"transpose_a": False, "transpose_b": False}),
+    "pool": ((1, 2, 2, 2), WINDOW | {"kind": "average", "window": [2, 2]}),
+    "reduction": ((1, 2, 3, 1), {"axes": [3], "kind": "sum"}),
+    "reshape": ((2, 9), {}),
+    "scan": ((1, 2, 3, 3), {"kind": "sum", "axis": 1, "exclusive": False}),
+    "softmax": ((1, 2, 3, 3), {"axis": 1, "logarithm": False}),
+    "transposed_convolution": ((1, 2, 3, 3), WINDOW | {"output_padding": [0, 0]}),
+}
+"""Operations, the shapes of their results, and attributes."""
+HEADER = (ROOT / "template/engine/backend/include/npu_driver.h").read_text()
+STEP_NAMES = {name.lower() for name in re.findall(r"\bNPU_STEP_(\w+) = ", HEADER)}
+PAIRS = BINARY | {"bias", "residual", "multiply", "minimum", "power", "equal", "prelu", "concat"}
+PAIRS |= {"matmul"}
+ABSENT = {"other", "round_away", "rescale"}
+"""Steps that ONNX has not."""
+
+
+@pytest.mark.parametrize("result", ["int8", "uint8", "float32", "float16"])
+@pytest.mark.parametrize("data", ["int8", "uint8", "float16"])
+def test_every_op_with_scales_is_a_valid_model(tmp_path: Path, data: str, result: str) -> None:
+    """ONNX Runtime checks the types of all nodes when it loads the model."""
+    if data == "float16" and result != "float16":
+        pytest.skip("a node of real numbers keeps their type")
+    x = np.abs(numbers(1, 2, 3, 3, seed=1) * 9).astype(data)
+    scaled = {"scale": 0.05, "zero_point": 3, "axis": None}
+    given = None if data == "float16" else scaled
+    like_scales = scaled if "int" in result else None
+    declined = set()
+    for op in sorted({*STEP_NAMES, *WHOLE}):
+        shape, attributes = WHOLE.get(op, (x.shape, {"numbers": [0, 2, 20, 0]}))
+        build = Build()
+        first = build.input(x, quantization=given)
+        inputs = [first]
+        if op in ("convolution", "transposed_convolution"):
+            inputs.append(build.constant(x[0, :, :2, :1, None], quantization=given))
+        elif op == "gather":
+            inputs.append(build.constant(np.array([1, 0], "int32")))
+        elif op in PAIRS or op == "select":
+            inputs.append(build.constant(x, quantization=given))
+        if op == "select":
+            inputs.insert(0, build.constant(np.ones(x.shape, "bool")))
+        limits = (-1.0, 2.0) if op in ("add", "matmul", "convolution") else (None, None)
+        like = np.zeros(shape, result)
+        out = build.node(op, inputs, like, like_scales, limits, **attributes)
+        region = build.region(out, tmp_path)
+        if npu_region.onnx_reason(region.nodes[0], region) is not None:
+            declined.add(op)
+            continue
+        found = run_onnx(region, [x])
+        assert (found.dtype, found.shape) == (like.dtype, like.shape), op
+    # What moves numbers does not change their type; a concat moves those of one scale.
+    moves = {"gather", "reshape"} | ({"concat"} if like_scales else set())
+    assert declined == ABSENT | (moves if data != result else set())
+
+
+def test_inputs_that_no_node_reads_are_not_in_the_model(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    build = Build()
+    build.input(numbers(4))
+    read = build.input(numbers(3))
+    out = build.node("relu", [read], numbers(3), numbers=[0] * 4)
+    region = build.region(out, tmp_path)
+    # As the driver kit writes it: what is not read is an input, but no value.
+    region.values.pop("v0")
+    model = onnx.load_from_string(npu_region.to_onnx(region))
+    assert [value.name for value in model.graph.input] == ["input1"]
+
+
 def test_integers_of_one_scale_become_those_of_another(tmp_path: Path) -> None:
     data = numbers(3, 5, dtype="int8")
     build = Build()

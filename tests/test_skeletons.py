@@ -1116,10 +1116,11 @@ from npu_region import Declined, run_tool, to_onnx
 class Samples(CalibrationDataReader):
     def __init__(self, region):
         self.rest = iter(region.calibration)
+        self.read = [value.input for value in region.values.values() if value.source == "input"]
 
     def get_next(self):
         sample = next(self.rest, None)
-        return None if sample is None else {f"input{i}": x for i, x in enumerate(sample)}
+        return None if sample is None else {f"input{i}": sample[i] for i in self.read}
 
 
 def compile_region(region):

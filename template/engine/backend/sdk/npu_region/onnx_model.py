@@ -10,54 +10,20 @@ from . import protobuf
 from .copies import Box
 from .onnx_graph import Graph
 from .onnx_resize import resize_attributes
+from .onnx_steps import OF_INTEGERS, SAME
 from .region import REALS, Declined, Node, Quantization, Region, Value
 
 _CONVERTS = ("cast", "less", "equal", "order", "reduction", "lookup")
 """Nodes whose result may have another type than what they read."""
-_MOVES = ("copy", "gather", "reshape")
-_SAME = {
-    "add": "Add",
-    "bias": "Add",
-    "residual": "Add",
-    "subtract": "Sub",
-    "multiply": "Mul",
-    "scale": "Mul",
-    "divide": "Div",
-    "maximum": "Max",
-    "minimum": "Min",
-    "absolute": "Abs",
-    "power": "Pow",
-    "exp": "Exp",
-    "log": "Log",
-    "sqrt": "Sqrt",
-    "tanh": "Tanh",
-    "erf": "Erf",
-    "sigmoid": "Sigmoid",
-    "sin": "Sin",
-    "cos": "Cos",
-    "tan": "Tan",
-    "atan": "Atan",
-    "floor": "Floor",
-    "ceil": "Ceil",
-    "round_even": "Round",
-    "negate": "Neg",
-    "sign": "Sign",
-    "relu": "Relu",
-    "hard_swish": "HardSwish",
-    "prelu": "PRelu",
-    "selu": "Selu",
-}
-"""Steps that are an operator of ONNX."""
-_OF_INTEGERS = ("add", "subtract", "multiply", "maximum", "minimum", "absolute", "negate", "cast")
-"""Steps that compute the same with integers."""
+_MOVES = ("copy", "gather", "lookup", "reshape")
 
 
 def to_onnx(region: Region, *, rounds_positions: bool = False) -> bytes:
     """Write a region as an ONNX model.
 
-    Inputs and outputs are named `input0`, `output0` and so on; nodes have the labels of the
-    region's. Integers are between QuantizeLinear and DequantizeLinear. Convolutions and pools have
-    channels first, as ONNX has them.
+    Inputs and outputs are named `input0`, `output0` and so on, without inputs that no node reads;
+    nodes have the labels of the region's. Integers are between QuantizeLinear and
+    DequantizeLinear. Convolutions and pools have channels first, as ONNX has them.
 
     Parameters
     ----------
@@ -139,8 +105,14 @@ class _Writer(Graph):
             if value.source != "node" or name in renamed:
                 name = self._add("Identity", [name])
             renamed[name] = f"output{index}"
+        # SDKs drop inputs that no node reads, or refuse them.
+        read = {name for _, _, names, *_ in self._nodes for name in names}
         inputs, outputs = (
-            [protobuf.value_info(f"{kind}{i}", p.dtype, p.shape) for i, p in enumerate(ports)]
+            [
+                protobuf.value_info(f"{kind}{i}", p.dtype, p.shape)
+                for i, p in enumerate(ports)
+                if kind == "output" or f"input{i}" in read
+            ]
             for kind, ports in (("input", region.inputs), ("output", region.outputs))
         )
         return self._model(inputs, outputs, renamed)
@@ -155,6 +127,11 @@ class _Writer(Graph):
     def _value(self, node: Node, index: int = 0) -> Value:
         return self._region.value(node.inputs[index])
 
+    def _dtype(self, node: Node) -> str:
+        """Return in which type a step computes."""
+        value = self._value(node)
+        return "float32" if value.quantization else value.dtype
+
     def _inputs(self, node: Node) -> list[str]:
         return [self._names[name] for name in node.inputs if name is not None]
 
@@ -167,16 +144,19 @@ class _Writer(Graph):
             )
             integers = out if node.op == "quantize" else data
             name = inputs[0]
-            if node.op == "quantize" and data.dtype not in REALS:
+            if node.op == "quantize" and data.dtype != "float32":
                 name = self._real(name, data)
-            return self._scaled(node.op, name, integers.dtype, scales)
+            result = self._scaled(node.op, name, integers.dtype, scales)
+            return self._cast(result, out.dtype) if out.dtype == "float16" else result
         # A whole node of integers: what their scales say, and the same node of real numbers.
         given = [self._region.value(name) for name in node.inputs if name is not None]
         whole = not self._moves(node, given) and any(value.quantization for value in given)
         if whole:
+            # What selects and what is a place has no scale.
+            is_plain = {"select": (0,), "gather": (1,)}.get(node.op, ())
             inputs = [
-                self._real(name, value) if value.quantization else name
-                for name, value in zip(inputs, given, strict=True)
+                name if i in is_plain else self._real(name, value)
+                for i, (name, value) in enumerate(zip(inputs, given, strict=True))
             ]
         write: Callable[[Node, list[str]], str] | None = getattr(self, f"_{node.op}_node", None)
         is_integer = given[0].dtype not in REALS and not whole
@@ -187,7 +167,9 @@ class _Writer(Graph):
         if not whole and (is_rounded or (node.op not in _CONVERTS and read != out.dtype)):
             node.decline(f"ONNX has no {node.op} from {read} to {out.dtype} that rounds as here")
         result = (write or self._step)(node, inputs)
-        result = self._limited(node, result)
+        result = self._limited(node, result, "float32" if whole else out.dtype)
+        if whole and out.dtype == "float16":
+            return self._cast(result, out.dtype)
         if whole and out.dtype not in REALS:
             if out.quantization is None:
                 node.decline(f"ONNX has no {node.op} with integers whose scales are unknown")
@@ -203,6 +185,9 @@ class _Writer(Graph):
         return node.op in _MOVES or is_nearest
 
     def _real(self, name: str, value: Value) -> str:
+        """Return numbers of float32."""
+        if value.dtype in REALS:
+            return name if value.dtype == "float32" else self._cast(name, "float32")
         if value.quantization is None:
             self._decline("an ONNX file has no integers whose scales are unknown")
         return self._scaled("dequantize", name, value.dtype, value.quantization)
@@ -220,13 +205,13 @@ class _Writer(Graph):
         parameters = [self._constant("float32", factors, size), self._constant(dtype, zeros, size)]
         return self._add(operator, [name, *parameters], axis=scales.axis)
 
-    def _limited(self, node: Node, name: str) -> str:
+    def _limited(self, node: Node, name: str, dtype: str) -> str:
         if node.least == 0 and node.most == math.inf:
             return self._add("Relu", [name])
         if node.least == -math.inf and node.most == math.inf:
             return name
         limits = [
-            "" if math.isinf(limit) else self._number("float32", limit)
+            "" if math.isinf(limit) else self._number(dtype, limit)
             for limit in (node.least, node.most)
         ]
         return self._add("Clip", [name, *limits])
@@ -345,7 +330,8 @@ class _Writer(Graph):
 
     def _reduction_node(self, node: Node, inputs: list[str]) -> str:
         data, out = self._value(node), self._region.value(node.output)
-        name = inputs[0] if data.dtype == out.dtype else self._cast(inputs[0], out.dtype)
+        same = data.quantization or data.dtype == out.dtype
+        name = inputs[0] if same else self._cast(inputs[0], out.dtype)
         axes = list(node.attributes["axes"])
         kept = int(len(out.shape) == len(data.shape))
         kinds = {"sum": "Sum", "mean": "Mean", "max": "Max", "min": "Min", "product": "Prod"}
@@ -415,17 +401,22 @@ class _Writer(Graph):
         out = self._region.value(node.output)
         given = [self._region.value(name) for name in node.inputs if name is not None]
         dtypes = {value.dtype for value in given[1 if node.op == "select" else 0 :]}
-        is_real = dtypes <= {*REALS} or any(value.quantization for value in given)
-        if not is_real and node.op not in (*_OF_INTEGERS, "less", "equal", "select"):
+        is_scaled = any(value.quantization for value in given)
+        if (
+            not is_scaled
+            and not dtypes <= {*REALS}
+            and node.op not in (*OF_INTEGERS, "less", "equal", "select")
+        ):
             node.decline(f"ONNX computes {node.op} differently for {', '.join(sorted(dtypes))}")
-        if node.op in _SAME:
-            return self._add(_SAME[node.op], inputs)
+        if node.op in SAME:
+            return self._add(SAME[node.op], inputs)
         write: Callable[[Node, list[str]], str] | None = getattr(self, f"_{node.op}", None)
         if node.op == "cast":
-            return self._cast(inputs[0], out.dtype)
+            return inputs[0] if is_scaled else self._cast(inputs[0], out.dtype)
         if node.op in ("less", "equal"):
             result = self._add(node.op.capitalize(), inputs)
-            return result if out.dtype == "bool" else self._cast(result, out.dtype)
+            dtype = "float32" if is_scaled and out.dtype != "bool" else out.dtype
+            return result if dtype == "bool" else self._cast(result, dtype)
         if write is None or not node.op.isidentifier():
             node.decline(f"ONNX has no {node.op}")
         return write(node, inputs)
@@ -436,7 +427,7 @@ class _Writer(Graph):
         return self._add("Where", [condition, *inputs[1:]])
 
     def _clip(self, node: Node, inputs: list[str]) -> str:
-        dtype = self._value(node).dtype
+        dtype = self._dtype(node)
         limits = [self._number(dtype, number) for number in node.attributes["numbers"][1:3]]
         return self._add("Clip", [inputs[0], *limits])
 
@@ -447,7 +438,7 @@ class _Writer(Graph):
         beta = float(node.attributes["numbers"][1])
         if beta == 1:
             return self._add("Softplus", inputs[:1])
-        factor = self._number(self._value(node).dtype, beta)
+        factor = self._number(self._dtype(node), beta)
         scaled = self._add("Softplus", [self._add("Mul", [inputs[0], factor])])
         return self._add("Div", [scaled, factor])
 
@@ -471,12 +462,12 @@ class _Writer(Graph):
         return self._add("Mod", inputs, fmod=1)
 
     def _gelu(self, node: Node, inputs: list[str]) -> str:
-        dtype = self._value(node).dtype
+        dtype = self._dtype(node)
         part = self._add("Mul", [inputs[0], self._number(dtype, math.sqrt(0.5))])
         return self._half_times_one_plus(inputs[0], self._add("Erf", [part]), dtype)
 
     def _gelu_tanh(self, node: Node, inputs: list[str]) -> str:
-        x, dtype = inputs[0], self._value(node).dtype
+        x, dtype = inputs[0], self._dtype(node)
         cube = self._add("Mul", [x, self._add("Mul", [x, x])])
         part = self._add("Mul", [cube, self._number(dtype, 0.044715)])
         root = self._number(dtype, math.sqrt(2 / math.pi))

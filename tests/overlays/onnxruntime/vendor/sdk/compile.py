@@ -34,7 +34,9 @@ def load(program: bytes) -> Callable[[Sequence[Any]], list[Any]]:
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(program, settings, ["CPUExecutionProvider"])
-    return lambda inputs: session.run(None, {f"input{i}": x for i, x in enumerate(inputs)})
+    # What no node reads is no input of the model.
+    names = [value.name for value in session.get_inputs()]
+    return lambda inputs: session.run(None, {name: inputs[int(name[5:])] for name in names})
 
 
 if __name__ == "__main__":
