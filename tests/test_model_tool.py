@@ -110,6 +110,8 @@ def compile_region(region):
         os._exit(0)
     if mode == "fails":
         raise ValueError("the compiler is lost")
+    if mode == "explains":
+        raise ValueError("the compiler\\n\\n  is lost\\nbecause " + "it is far away " * 99)
     if mode == "hangs":
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         Path(os.environ["RUNS"]).write_text(str(child.pid))
@@ -380,6 +382,11 @@ def test_a_region_becomes_the_bytes_of_the_sdk(compiled: Compiled, tmp_path: Pat
             "fails",
             "the SDK's tool ended with exit code 1 at relax.add (b): ValueError: "
             "the compiler is lost",
+        ),
+        (
+            "explains",
+            "the SDK's tool ended with exit code 1 at relax.add (b): "
+            + f"ValueError: the compiler; is lost; because {'it is far away ' * 99}"[:300].strip(),
         ),
         (
             "says_nothing",

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,14 +51,21 @@ def run_tool(sdk: str, reason: Reason, compile_region: Compile, load: Load | Non
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     arguments = sys.argv[1:]
-    if arguments == ["answer"]:
-        _answer(sdk, reason)
-        return 0
-    if len(arguments) == 2 and arguments[0] == "compile":
-        return _compile(Path(arguments[1]), compile_region)
-    if len(arguments) == 2 and arguments[0] == "run" and load is not None:
-        _run(Path(arguments[1]), load)
-        return 0
+    try:
+        if arguments == ["answer"]:
+            _answer(sdk, reason)
+            return 0
+        if len(arguments) == 2 and arguments[0] == "compile":
+            return _compile(Path(arguments[1]), compile_region)
+        if len(arguments) == 2 and arguments[0] == "run" and load is not None:
+            _run(Path(arguments[1]), load)
+            return 0
+    except Exception as error:
+        traceback.print_exc()
+        # The last line is the one that is quoted.
+        lines = "".join(traceback.format_exception_only(error)).splitlines()
+        print("; ".join(filter(None, map(_one_line, lines))), file=sys.stderr)  # noqa: T201
+        return 1
     usage = f"usage: {Path(sys.argv[0]).name} answer | compile FOLDER | run FOLDER"
     print(usage, file=sys.stderr)  # noqa: T201
     return 2
