@@ -988,6 +988,12 @@ def test_an_sdk_that_takes_a_model_file(
     lines = run(python, script, folder, "/no/such/tool", cwd=tmp_path).splitlines()
     assert lines[0] == "0 ops in 0 regions"
     assert "the SDK's tool cannot be started: there is no /no/such/tool" in lines[1]
+    setting = {"MODEL_NPU_DRIVER": "vendor", "MODEL_NPU_SDK_COMMAND": "/no/such/tool"}
+    done = attempt(python, "-m", "tvm_model_npu", "check", cwd=tmp_path, **setting)
+    absent = "The SDK's tool cannot be started: there is no /no/such/tool. Name the SDK's Python: "
+    assert done.returncode == 1 and done.stdout.count("there is no /no/such/tool") == 1, done.stdout
+    assert f"{absent}export MODEL_NPU_SDK_COMMAND=" in done.stdout
+    assert "narrow capabilities.py" not in done.stdout
 
 
 ONNX_OVERLAY = ROOT / "tests/overlays/onnxruntime/vendor"

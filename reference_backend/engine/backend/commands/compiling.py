@@ -19,6 +19,7 @@ from ..models.compiled import load_library
 from ..models.files import require_file, require_writable
 from ..report.onnx_report import require_onnx
 from ..report.report import Report
+from ..report.sdk_start import sdk_start_remedy
 from ..shared.entry_points import entry_point
 from ..shared.problem import Problem, sentence, translated
 from ..shared.terminal import say
@@ -83,6 +84,8 @@ def run_compile(arguments: argparse.Namespace) -> int:
         say(json.dumps(found, indent=2))
     else:
         say(f"{output}: {report.summary}")
+        if remedy := sdk_start_remedy(op.reason for op in report.on_host):
+            say(remedy)
         say(f"inputs: {prepared.signature}")
         if verification is not None:
             say(verification)

@@ -144,7 +144,11 @@ def run_run(arguments: argparse.Namespace) -> int:
         require_passed(verification)
         return 0
     if loaded.report is not None:
+        from ..report.sdk_start import sdk_start_remedy
+
         say(loaded.report.summary)
+        if remedy := sdk_start_remedy(op.reason for op in loaded.report.on_host):
+            say(remedy)
     for name, array in arrays.items():
         say(_line(name, array))
     say(_times(seconds))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tvm
 
 from ...backend.regions.partition import compile_for
+from ...backend.report.sdk_start import sdk_start_remedy
 from ...backend.settings.driver_options import DRIVERS
 from ...backend.settings.options import PREFIX, Options
 from ...backend.shared.problem import Problem
@@ -61,6 +62,8 @@ def _example() -> Case:
         others = "".join(
             f" {PREFIX}DRIVER={other} checks the other one." for other in DRIVERS if other != used
         )
+        if remedy := sdk_start_remedy([*reasons, *declined.values()]):
+            raise Problem(f"The driver '{used}' declines all {count} ops. {remedy}.{others}")
         raise Problem(
             f"The driver '{used}' declines all {count} ops that have cases{views}. Its reasons "
             f"for the first are:\n{first}\nLet it take one op, or narrow capabilities.py to what "

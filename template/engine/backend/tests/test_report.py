@@ -15,7 +15,8 @@ from backend.engine.backend.ir.amounts import Amounts
 from backend.engine.backend.ir.origins import Origin
 from backend.engine.backend.regions.records import Names
 from backend.engine.backend.report.report import Border, OpPlacement, RegionPlacement, Report
-from backend.engine.backend.settings.options import Options
+from backend.engine.backend.report.sdk_start import sdk_start_remedy
+from backend.engine.backend.settings.options import PREFIX, Options
 from support import (
     BACKEND,
     SINGLE,
@@ -348,3 +349,14 @@ def test_a_table_is_coloured_on_a_terminal_and_plain_text_elsewhere(partitioned)
     text = terminal.getvalue()
     assert "\x1b[" in text
     assert report.summary.split(",")[0] in text
+
+
+def test_a_tool_that_does_not_start_is_told_with_what_to_do():
+    """By the sentence of the driver kit, wherever it is in that of an op."""
+    why = "the SDK's tool does not start: it ended with exit code 1: no module named acme"
+    remedy = sdk_start_remedy([None, "too large", f"relax.add (lv): {why}"])
+    assert remedy == (
+        f"T{why[1:]}. Name the SDK's Python: export "
+        f'{PREFIX}SDK_COMMAND="/path/to/python /path/to/vendor/sdk/compile.py"'
+    )
+    assert sdk_start_remedy([None, "relax.add (lv): the SDK's tool took more than 9 s"]) is None
