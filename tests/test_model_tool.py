@@ -50,7 +50,8 @@ if mode == "broken":
 
 
 def reason(node, region):
-    print("what the SDK prints is no answer")
+    if mode != "quiet":
+        print("what the SDK prints is no answer")
     if mode == "choosy" and node.op == "add":
         return "there is no\\nadder on this chip"
     if mode == "fragile" and node.op == "add":
@@ -468,13 +469,18 @@ def test_the_folder_of_a_compile_is_kept_and_can_be_repeated(
 ) -> None:
     kept = tmp_path / "kept"
     (line,) = compiled("crashes", sdk_folder=kept)
-    (folder,) = (path.parent for path in kept.glob("*/region.json"))
+    (folder,) = (path.parent for path in kept.glob("compile-*/region.json"))
+    assert len(list(kept.glob("answer-*/log.txt"))) == 1
     assert line.endswith(f"at relax.add (b); its log is {folder / 'log.txt'}")
     tool = program.parents[1] / "tool.py"
     settings = {"RUNS": str(tmp_path / "runs")}
     done = attempt(sys.executable, tool, "good", "compile", folder, **settings)
     assert done.returncode == 0
     assert (folder / "program.bin").read_text() == RIGHT
+    # Nobody needs an empty log.
+    assert compiled("quiet", sdk_folder=tmp_path / "few") == [RIGHT]
+    (folder,) = (tmp_path / "few").iterdir()
+    assert folder.name.startswith("compile-")
 
 
 def test_programs_and_reasons_are_not_asked_for_twice(compiled: Compiled, tmp_path: Path) -> None:
@@ -677,6 +683,13 @@ def test_a_tool_that_hangs_is_ended_with_the_process_that_waits(
         process.send_signal(signal)
         out, _ = process.communicate(timeout=10)
     assert _is_gone(int(pids.read_text()))
+    # What was killed leaves the programs of its process at most.
+    for _ in range(100):
+        left = {path.name.rsplit("-", 1)[0] for path in tmp_path.glob("region-*")}
+        if left <= {"region-programs"}:
+            break
+        time.sleep(0.05)
+    assert left <= {"region-programs"}
     if signal == 2:
         sentence = "the SDK's tool was interrupted, and ended"
         assert out.decode().splitlines()[1:] == [f"{_status('DEVICE_ERROR')} {sentence}"]

@@ -281,7 +281,9 @@ inline ToolAnswer RunTool(const ToolCommand& command, const Program& program,
     const pid_t process = Start(command, {"compile", folder.path().string()}, nothing.number(),
                                 log.number(), log.number());
     if (process < 0) Decline("the SDK's tool cannot be started: there is no " + command.words[0]);
-    const Guard guard(process);
+    std::vector<std::string> deleted;
+    if (!folder.is_kept()) deleted.push_back(folder.path().string());
+    const Guard guard(process, deleted);
     is_done = WaitFor(process, seconds, &status);
   }
   // The node at fault: the one that the tool named last, or the only one.
@@ -355,7 +357,7 @@ inline std::vector<uint8_t> CompileByTool(const ModelTool& tool, const Program& 
     if (reason != state.reasons.end()) Decline(reason->second);
     const std::string cache = OptionOf(program, "sdk_cache");
     if (cache.empty() && state.programs == nullptr) {
-      state.programs = std::make_unique<ToolFolder>("");
+      state.programs = std::make_unique<ToolFolder>("", "programs");
     }
     kept = (cache.empty() ? state.programs->path() : std::filesystem::path(cache)) / (key + ".bin");
   }
@@ -375,7 +377,7 @@ inline std::vector<uint8_t> CompileByTool(const ModelTool& tool, const Program& 
   };
   const std::string known = ContentsOf(kept);
   if (!known.empty()) return serialized(known, ContentsOf(notes));
-  const ToolFolder folder(OptionOf(program, "sdk_folder"));
+  const ToolFolder folder(OptionOf(program, "sdk_folder"), "compile");
   const std::string region = ObjectText(fields) + "\n";
   WriteContents(folder / "region.json", region.data(), region.size());
   WriteContents(folder / "constants.bin", program.constants, program.constant_bytes);

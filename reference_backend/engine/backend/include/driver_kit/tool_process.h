@@ -125,15 +125,16 @@ inline std::string LastLineOf(const std::filesystem::path& path) {
   return OneLine(last.substr(0, 300));
 }
 
-/*! \brief A new folder; deleted at the end unless it is in one that the user named. */
+/*! \brief A new folder, named by what the tool is asked to do; deleted at the end unless it is in
+ * one that the user named, and has more than an empty log. */
 class ToolFolder {
  public:
-  explicit ToolFolder(const std::string& parent) : is_kept_(!parent.empty()) {
+  ToolFolder(const std::string& parent, const std::string& task) : is_kept_(!parent.empty()) {
     std::error_code error;
     const std::filesystem::path place =
         is_kept_ ? std::filesystem::absolute(parent) : std::filesystem::temp_directory_path(error);
     std::filesystem::create_directories(place, error);
-    std::string path = (place / "region-XXXXXX").string();
+    std::string path = (place / ((is_kept_ ? "" : "region-") + task + "-XXXXXX")).string();
     if (mkdtemp(path.data()) == nullptr) {
       Decline("no folder for the SDK's tool can be made in " + place.string());
     }
@@ -144,7 +145,8 @@ class ToolFolder {
   ~ToolFolder() {
     std::error_code error;
     // After a fork the folder is the parent's.
-    if (!is_kept_ && owner_ == getpid()) std::filesystem::remove_all(path_, error);
+    if (owner_ != getpid() || (is_kept_ && !IsEmpty())) return;
+    std::filesystem::remove_all(path_, error);
   }
 
   std::filesystem::path operator/(const char* name) const { return path_ / name; }
@@ -152,6 +154,14 @@ class ToolFolder {
   bool is_kept() const { return is_kept_; }
 
  private:
+  bool IsEmpty() const {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
+      if (entry.path().filename() != "log.txt" || entry.file_size(error) > 0) return false;
+    }
+    return true;
+  }
+
   bool is_kept_;
   std::filesystem::path path_;
   pid_t owner_ = getpid();
@@ -283,15 +293,17 @@ inline void End(pid_t process) {
  */
 class Guard {
  public:
-  explicit Guard(pid_t process) {
+  /*! \brief `folders`: those that this process would have deleted. */
+  Guard(pid_t process, const std::vector<std::string>& folders) {
     int ends[2] = {-1, -1};
     if (process < 0 || pipe2(ends, O_CLOEXEC) != 0) return;
     const Descriptor in(ends[0]);
     end_ = Descriptor(ends[1]);
     const Descriptor nothing(open("/dev/null", O_WRONLY | O_CLOEXEC));
-    const ToolCommand shell = {{"/bin/sh", "-c", "read end; kill -s KILL -- -$0"}, true};
+    const std::string script = R"(read end; kill -s KILL -- "-$0"; rm -rf -- "$@")";
+    const ToolCommand shell = {{"/bin/sh", "-c", script, std::to_string(process)}, true};
     const int out = nothing.number();
-    shell_ = Start(shell, {std::to_string(process)}, in.number(), out, out);
+    shell_ = Start(shell, folders, in.number(), out, out);
   }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
@@ -398,7 +410,7 @@ class ToolWorker {
  public:
   ToolWorker(const ToolCommand& command, const std::vector<std::string>& arguments,
              const std::string& log_folder)
-      : folder_(log_folder) {
+      : folder_(log_folder, arguments[0]) {
     int ends[2] = {-1, -1};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
       Decline("the SDK's tool cannot be started: no more files can be open");
@@ -411,7 +423,10 @@ class ToolWorker {
     const Descriptor log = OpenLog(folder_ / "log.txt");
     process_ = Start(command, arguments, other.number(), other.number(), log.number());
     if (process_ < 0) Decline("the SDK's tool cannot be started: there is no " + command.words[0]);
-    guard_ = std::make_unique<Guard>(process_);
+    // A program is in a folder of its own.
+    std::vector<std::string> folders(arguments.begin() + 1, arguments.end());
+    if (!folder_.is_kept()) folders.push_back(folder_.path().string());
+    guard_ = std::make_unique<Guard>(process_, folders);
   }
   ToolWorker(const ToolWorker&) = delete;
   ToolWorker& operator=(const ToolWorker&) = delete;

@@ -133,7 +133,7 @@ class ToolGraph {
   const ModelTool tool_;
   const Program& program_;
   const std::vector<void*> memory_;
-  ToolFolder folder_{""};
+  ToolFolder folder_{"", "run"};
   const int64_t seconds_;
   std::unique_ptr<ToolWorker> worker_;
   /*! \brief When the answer is late. */
