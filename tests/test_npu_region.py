@@ -753,6 +753,35 @@ def test_inputs_that_no_node_reads_are_not_in_the_model(tmp_path: Path) -> None:
     assert [value.name for value in model.graph.input] == ["input1"]
 
 
+@pytest.mark.parametrize("of_integers", [False, True])
+def test_a_question_is_a_model_with_constants_of_zeros(tmp_path: Path, of_integers: bool) -> None:
+    """As the driver kit asks it: nodes without labels, a program without outputs, no elements."""
+    onnx = pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    build = Build()
+    dtype = "int8" if of_integers else "float32"
+    data, weight = numbers(4, 8, dtype=dtype), numbers(8, 3, dtype=dtype)
+    scales, zeros = build.constant(np.full(3, 0.5, "float32")), 0
+    by_column = {"scale": scales, "zero_point": zeros, "axis": 1} if of_integers else None
+    whole = {"scale": 0.1, "zero_point": 5, "axis": None} if of_integers else None
+    inputs = [
+        build.input(data, quantization=whole),
+        build.constant(weight, quantization=by_column),
+    ]
+    flags: dict[str, Any] = {"transpose_a": False, "transpose_b": False}
+    build.node("matmul", inputs, numbers(4, 3, dtype=dtype), whole, **flags)
+    build.data["nodes"][0]["label"] = ""
+    region = npu_region.Region(build.data)
+    model = npu_region.to_onnx(region)
+    onnx.checker.check_model(model, full_check=True)
+    session = runtime.InferenceSession(model, None, ["CPUExecutionProvider"])
+    (found,) = session.run(None, {"input0": data})
+    expected = np.full((4, 3), 5 if of_integers else 0, dtype)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="only compile_region sees them"):
+        region.array(region.value(inputs[1]))
+
+
 def test_integers_of_one_scale_become_those_of_another(tmp_path: Path) -> None:
     data = numbers(3, 5, dtype="int8")
     build = Build()

@@ -28,7 +28,7 @@ def to_onnx(region: Region, *, rounds_positions: bool = False) -> bytes:
     Parameters
     ----------
     region
-        The region, with the elements of its constants.
+        The region. What `reason` is asked about has no elements of constants: they become zeros.
     rounds_positions
         Whether Resize may interpolate where float32 does not have all positions, as after
         enlarging three times. Runtimes of ONNX round them, so give the op a tolerance. Otherwise
@@ -44,7 +44,7 @@ def to_onnx(region: Region, *, rounds_positions: bool = False) -> bytes:
     Declined
         ONNX has nothing for a node; the message names it.
     """
-    return _Writer(region, rounds_positions).model()
+    return _Writer(region if region.has_elements else region.with_zeros(), rounds_positions).model()
 
 
 def onnx_reason(node: Node, region: Region, *, rounds_positions: bool = False) -> str | None:

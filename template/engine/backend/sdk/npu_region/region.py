@@ -175,6 +175,7 @@ class Region:
         self.warnings: list[str] = []
         self.folder = folder
         self._constants = constants
+        self._has_zeros = False
 
     @classmethod
     def read(cls, folder: str | Path) -> Region:
@@ -232,6 +233,8 @@ class Region:
 
     def bytes_of(self, value: Value) -> bytes:
         """Return the elements of a constant, as they are in memory."""
+        if self._has_zeros:
+            return bytes(value.count * SIZES[value.dtype])
         if self._constants is None or value.offset is None:
             raise ValueError(f"{value.name} has no elements here: only compile_region sees them.")
         return self._constants[value.offset : value.offset + value.count * SIZES[value.dtype]]
@@ -295,6 +298,19 @@ class Region:
             for name, value in written.items()
             if name in others
         ]
+        return part
+
+    def with_zeros(self) -> Region:
+        """Return what `reason` is asked about as a region with constants of zeros.
+
+        Its operands are inputs, and the result of its last node is an output.
+        """
+        last = self.nodes[-1]
+        part = self.part(last.label)
+        if last.output not in {port.value for port in part.outputs}:
+            value = self.values[last.output]
+            part.outputs.append(Port(value.dtype, value.shape, value.name))
+        part._has_zeros = True
         return part
 
     def at(self, node: Node) -> None:
