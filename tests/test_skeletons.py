@@ -1222,3 +1222,84 @@ def test_an_sdk_that_quantizes_by_itself_is_calibrated_by_what_enters_a_region(
     found = [np.load(path) for path in tmp_path.glob("kept/*/calibration/input0.npy")]
     assert [array.shape for array in found] == [expected.shape] * 2
     assert any(np.array_equal(array, expected) for array in found)
+
+
+HANGING = """
+import ctypes
+import os
+import sys
+
+# As the SDK of the overlay, but it hangs where it is told to, as a call into a library does.
+sys.path.append(sys.argv.pop(1))
+import compile
+from npu_region import run_tool
+
+
+def hang(where):
+    if os.environ.get("HANG") == where:
+        ctypes.PyDLL(None).sleep(600)
+
+
+def load(program):
+    hang("load")
+    run = compile.load(program)
+
+    def hanging(inputs):
+        hang("run")
+        return run(inputs)
+
+    return hanging
+
+
+sys.exit(run_tool("hanging 1", compile.reason, compile.compile_region, load))
+"""
+
+INTERRUPTED = """
+import os
+import signal
+import threading
+
+mod = model(False)
+
+
+def called(where, interrupts=True, **options):
+    # What a call says where the tool hangs, and whether the next one, where it does not, is right.
+    options["driver"] = "vendor"
+    machine = relax.VirtualMachine(backend.compile_for_acme_npu(mod, options=options), tvm.cpu())
+    os.environ["HANG"] = where
+    timer = threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT))
+    if interrupts:
+        timer.start()
+    try:
+        machine["main"](tvm.runtime.tensor(given))
+        said = "nothing"
+    except (KeyboardInterrupt, RuntimeError) as error:
+        said = f"{type(error).__name__} {error}"
+    timer.cancel()
+    os.environ["HANG"] = ""
+    found = machine["main"](tvm.runtime.tensor(given)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    return said
+
+
+host = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target("llvm")), tvm.cpu())
+expected = host["main"](tvm.runtime.tensor(given)).numpy()
+assert called("load").startswith("KeyboardInterrupt")
+assert called("run").startswith("KeyboardInterrupt")
+late = called("run", False, timeout_ms=1000)
+assert "was cancelled: it took longer than the 1000 ms" in late, late
+late = called("load", False, sdk_timeout_s=5)
+assert "the SDK's tool gave no answer in 5 s" in late, late
+"""
+
+
+@pytest.mark.slow
+def test_a_runtime_that_hangs_ends_by_ctrl_c_and_by_both_limits(
+    onnx_backend: tuple[Path, Path], tmp_path: Path
+) -> None:
+    _, python = onnx_backend
+    tool, script = tmp_path / "hanging.py", tmp_path / "model.py"
+    tool.write_text(HANGING)
+    script.write_text(ONNX_MODEL + INTERRUPTED)
+    command = f"{sys.executable} {tool} {site_packages(python) / 'tvm_acme_npu/vendor/sdk'}"
+    run(python, script, cwd=tmp_path, ACME_NPU_SDK_COMMAND=command)
