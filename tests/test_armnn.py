@@ -1,7 +1,7 @@
 """Arm NN 20.08 with its reference backend: an SDK with scales at tensors.
 
 The overlay contains everything that a vendor adds to the skeleton. Arm NN itself is asked about
-each node. The resulting backend, built without the emulator, passes all of its own tests and the
+each node. The resulting backend, built without the emulator, passes half of its own tests and the
 whole conformance kit, and runs the demo's digits and small networks, real and quantized.
 """
 

@@ -213,7 +213,9 @@ from tvm_ethosu_npu.engine.workbench.conformance import quantized_networks
 
 module, inputs, expected = quantized_networks.read("resnet", "qdq")
 report = backend.offload_report(backend.partition_for_ethosu_npu(module))
-print(report.summary)
+products = [op for op in report.ops if op.macs]
+assert products, report
+assert all((op.composite or "").startswith("quantized_") for op in products), report
 for accelerator in ("ethos-u55-256", "ethos-u85-256"):
     options = {"accelerator": accelerator}
     executable = backend.compile_for_ethosu_npu(module, options=options)

@@ -92,6 +92,8 @@ def run_onnx(region: Any, arrays: Sequence[Array], **options: bool) -> Array:
     onnx = pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     model = npu_region.to_onnx(region, **options)
+    # What happens from now on is no node's fault.
+    assert region.folder is None or (region.folder / "node.txt").read_text() == ""
     onnx.checker.check_model(model, full_check=True)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3

@@ -96,6 +96,7 @@ class _Writer(Graph):
             region.at(node)
             self._names[node.output] = self._result(node)
         self._enter(None)
+        region.at(None)
         renamed: dict[str, str] = {}
         for index, port in enumerate(region.outputs):
             value = region.value(port.value)

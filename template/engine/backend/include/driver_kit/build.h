@@ -867,7 +867,10 @@ struct Builder {
     const npu_step* limits = IsLimit(steps, 1) ? &steps->steps[1] : nullptr;
     if (first.kind == NPU_STEP_CAST && steps->step_count == 1) {
       const Scales *from = At(first.operands[0].index).scales.get(), *to = At(out).scales.get();
-      if (to == nullptr) return Write(out, ReadReal(first.operands[0].index));
+      if (to == nullptr) {
+        if (At(out).port.dtype != NPU_FLOAT32) Decline("integers become float32 alone");
+        return Write(out, ReadReal(first.operands[0].index));
+      }
       if (from != nullptr) {
         const Node node = Conversion(Kind::kQuantize, Read(first.operands[0].index), *to);
         if (Takes(node, At(out).port.dtype, DimsOf(out), to)) {

@@ -29,6 +29,7 @@
 #define DRIVER_KIT_MODEL_H_
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -391,14 +392,23 @@ inline std::vector<uint8_t> CompileByTool(const ModelTool& tool, const Program& 
   // Whole or not at all: several processes may compile the same.
   std::error_code error;
   std::filesystem::create_directories(kept.parent_path(), error);
-  const std::filesystem::path part = kept.string() + "." + std::to_string(getpid());
   const auto keep = [&](const std::filesystem::path& path, const std::string& contents) {
-    WriteContents(part, contents.data(), contents.size());
-    std::filesystem::rename(part, path, error);
+    std::string part = path.string() + ".XXXXXX";
+    const Descriptor made(mkstemp(part.data()));
+    if (made.number() < 0 || fchmod(made.number(), 0644) != 0) return false;
+    std::ofstream file(part, std::ios::binary);
+    file.write(contents.data(), static_cast<std::streamsize>(contents.size()));
+    file.close();
+    if (file) std::filesystem::rename(part, path, error);
+    if (file && !error) return true;
+    std::filesystem::remove(part, error);
+    return false;
   };
-  if (!answer.warnings.empty()) keep(notes, answer.warnings);
-  keep(kept, answer.text);
-  return serialized(answer.text, answer.warnings);
+  std::string warnings = answer.warnings;
+  if ((!warnings.empty() && !keep(notes, warnings)) || !keep(kept, answer.text)) {
+    warnings += "the program cannot be kept in " + kept.parent_path().string() + "\n";
+  }
+  return serialized(answer.text, warnings);
 }
 
 }  // namespace npu::kit

@@ -11,9 +11,12 @@
 
 #include <cmath>
 #include <cstdio>
+#include <iomanip>
 #include <iterator>
+#include <locale>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,9 +44,11 @@ inline std::string Quoted(const std::string& text) {
 inline std::string NumberText(double number) {
   if (std::isnan(number)) return "\"nan\"";
   if (std::isinf(number)) return number > 0 ? "\"inf\"" : "\"-inf\"";
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.17g", number);
-  return text;
+  // Whatever the locale writes between the digits.
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << std::setprecision(17) << number;
+  return text.str();
 }
 
 template <typename T>

@@ -278,6 +278,7 @@ inline Descriptor OpenLog(const std::filesystem::path& path) {
 
 /*! \brief Ends a process and all that it started. */
 inline void End(pid_t process) {
+  if (process <= 0) return;  // To kill(2), these are many processes.
   kill(-process, SIGKILL);
   kill(process, SIGKILL);
   while (waitpid(process, nullptr, 0) < 0 && errno == EINTR) {
@@ -376,6 +377,7 @@ class Interrupts {
 /*! \brief Waits for a process; false if it took too long, or the user interrupts, and it was ended.
  */
 inline bool WaitFor(pid_t process, int64_t seconds, int* status) {
+  if (process <= 0) return false;
   const Clock::time_point end = Clock::now() + std::chrono::seconds(seconds);
   std::chrono::milliseconds pause(1);
   const Interrupts interrupts;
@@ -512,6 +514,7 @@ class ToolWorker {
 
   /*! \brief Why there was no answer, in words that follow "the SDK's tool". */
   std::string WhyNot() {
+    if (process_ < 0) return "has ended before";
     int status = 0;
     const bool hangs = is_interrupted_ || is_endless_ || IsOpen();
     if (hangs) End(process_);

@@ -313,10 +313,10 @@ class Region:
         part._has_zeros = True
         return part
 
-    def at(self, node: Node) -> None:
-        """Note which node the tool works on: a crash or a hang is then blamed on it."""
+    def at(self, node: Node | None) -> None:
+        """Note which node the tool works on, or none: a crash or a hang is then blamed on it."""
         if self.folder is not None:
-            (self.folder / "node.txt").write_text(node.label, "utf-8")
+            (self.folder / "node.txt").write_text(node.label if node else "", "utf-8")
 
     def warn(self, what: str, node: Node | None = None) -> None:
         """Tell users what they should know of the program: the report shows it.

@@ -113,6 +113,7 @@ class _Writer(IntegerGraph):
         for node in region.nodes:
             region.at(node)
             self._known[node.output] = self._result(node)
+        region.at(None)
         results = [
             self._reshape(self._tensor(region.value(port.value)), port.shape)
             for port in region.outputs
