@@ -30,6 +30,9 @@ SUITES: dict[str, str] = {
 }
 """The suites in order, each with a summary."""
 
+TELLS_EVERY = 30.0
+"""After how many seconds it tells how far a suite is: one with an SDK may take an hour."""
+
 Tell = Callable[[str], None]
 
 
@@ -65,7 +68,7 @@ def run(
     result = Result(_about(suites, settings))
     for suite in meant(suites, settings):
         start = time.monotonic()
-        outcomes = _run(suite, settings, suite in suites)
+        outcomes = _run(suite, settings, suite in suites, tell)
         mine = [entry for entry in entries if entry.suite == suite]
         ran = all(outcome.case for outcome in outcomes)
         complete = ran and not settings.filters
@@ -88,10 +91,16 @@ def meant(suites: Sequence[str], settings: Settings) -> list[str]:
     return [name for name in SUITES if name in asked]
 
 
-def _run(suite: str, settings: Settings, required: bool) -> list[Outcome]:
+def _run(suite: str, settings: Settings, required: bool, tell: Tell) -> list[Outcome]:
+    found: dict[str, Outcome] = {}
+    told = time.monotonic()
     try:
         chosen = cases_of(suite, settings)
-        found = {outcome.case: outcome for outcome in _outcomes(suite, chosen, settings)}
+        for outcome in _outcomes(suite, chosen, settings):
+            found[outcome.case] = outcome
+            if time.monotonic() - told > TELLS_EVERY:
+                told = time.monotonic()
+                tell(f"{suite}: {len(found)} of {max(len(chosen), len(found))} cases ...")
     except Crashed as reason:
         return [Outcome(suite, "", "failed", reason=str(reason))]
     except NotRun as reason:

@@ -331,6 +331,18 @@ def test_an_entry_is_for_its_suite_and_not_for_what_did_not_run():
     assert statuses(apply([Entry("ops", "bad", "x")], [skipped], True)) == {"bad": "not_run"}
 
 
+def test_a_suite_that_takes_long_tells_how_far_it_is(monkeypatch):
+    names = ["one", "two", "three"]
+    outcomes = [Outcome("ops", name, "passed") for name in names]
+    monkeypatch.setattr(runner, "TELLS_EVERY", -1.0)
+    monkeypatch.setattr(runner, "cases_of", lambda *_: names)
+    monkeypatch.setattr(runner, "_outcomes", lambda *_: iter(outcomes))
+    told = []
+    runner.run(["ops"], Settings(filters=("ops/",)), tell=told.append)
+    assert told[:3] == [f"ops: {count} of 3 cases ..." for count in (1, 2, 3)]
+    assert len(told) == 4 and told[3].startswith("ops: 3 passed ")
+
+
 def test_names_with_brackets_are_taken_literally():
     outcome = replace(BAD, case="x[1]")
     assert statuses(apply([Entry("ops", "x[1]", "x")], [outcome], True)) == {
