@@ -445,3 +445,8 @@ def test_quantized_models_run_on_a_driver_with_scales(
         failed = {case["suite"] for case in result["cases"] if case["status"] == "failed"}
         assert failed == (set() if fault else {"quantized"}), done.stdout
         assert result["suites"]["fuzz"]["passed"] > 0, done.stdout
+    # So do random graphs, which have an allowance derived from that tolerance.
+    fuzz = ("-m", "tvm_scales_npu", "conformance", "--suite", "fuzz", "--filter", "integer")
+    for fault in ("scale", "zero"):
+        done = attempt(python, *fuzz, cwd=tmp_path, **setting, SCALES_NPU_FAULT=fault)
+        assert done.returncode == 1 and "FAILED fuzz/graph of" in done.stdout, done.stdout
