@@ -94,7 +94,7 @@ def _extent(
 ) -> tuple[int, frozenset[str]]:
     """Return the depth of a pattern in calls, and the ops that every match contains.
 
-    `known` memoizes the results: a pattern is a DAG with too many paths to walk.
+    `memo` has the results so far: a pattern is a DAG with too many paths to walk.
     """
     key = ir.id_of(pattern)
     if key not in memo:

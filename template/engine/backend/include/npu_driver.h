@@ -646,8 +646,8 @@ typedef struct npu_transposed_convolution {
  *   (strides, pads) stays in the order depth, height, width;
  * - element-wise and plain operations (NPU_PLAIN_OPERATIONS), reductions, copies, concats, softmax,
  *   resizes, and gathers of elements or along an axis take the order of what they read: axes,
- * offsets and permutations are those of the tensors as they arrive. Matmuls and other gathers have
- * the header's order, and so has what would cut a block;
+ *   offsets and permutations are those of the tensors as they arrive. Matmuls and other gathers
+ *   have the header's order, and so has what would cut a block;
  * - where the result of an operation with an epilogue, or of an element-wise one, has another order
  *   than the header's, all tensors that the program reads have as many dimensions as the result, in
  *   the same order: a bias [C, 1, 1] of channels last is [1, 1, 1, C];
@@ -711,8 +711,8 @@ typedef struct npu_layout {
  *   points of npu_matmul and npu_convolution are 0;
  * - a vector program of one LOAD, whose one step is a CAST, quantizes, dequantizes, or rescales;
  * - copies, gathers, views, resizes to the nearest element, and maxima and minima of windows or
- * axes take stored numbers from tensors to others of the same scales. `fill_value` is a stored
- * number;
+ *   axes take stored numbers from tensors to others of the same scales. `fill_value` is a stored
+ *   number;
  * - integers without scales are integers: indices, for example, or int8 that no operation of the
  *   program quantizes or dequantizes, which are only moved.
  */

@@ -15,11 +15,9 @@
  *   void Run();
  *   // Only if the SDK reports how long nodes took: runs, and returns these times.
  *   std::vector<npu::kit::NodeTime> RunTimed();
- *   // Only if the SDK can, all three: starts what Run does; waits for its end, so many
- * microseconds
- *   // at most (negative: as long as it takes), and returns whether it came; asks to end it,
- * perhaps
- *   // on another thread, so that Wait throws a Failure of NPU_CANCELLED.
+ *   // Only if the SDK can, all three: starts what Run does; waits for its end, for so many
+ *   // microseconds at most (negative: as long as it takes), and returns whether it came; asks
+ *   // to end it, perhaps on another thread, so that Wait throws a Failure of NPU_CANCELLED.
  *   void Submit();
  *   bool Wait(int64_t timeout_us);
  *   void Cancel();

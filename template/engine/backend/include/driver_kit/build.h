@@ -68,7 +68,7 @@ struct Driver {
    *  NULL: it takes them. */
   std::string (*composite)(const Program& program) = nullptr;
   /*! \brief What decides about programs besides the driver's library, such as the version of an
-   * SDK, for options; NULL: nothing. */
+   *  SDK, for options; NULL: nothing. */
   std::string (*identity)(const Program& program) = nullptr;
   /*! \brief Whether `compile` quantizes by Program::samples, if a user gives data. */
   bool samples = false;

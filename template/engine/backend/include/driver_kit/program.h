@@ -352,7 +352,7 @@ struct Program {
   /*! \brief By the result of a kVendor node: its name. */
   std::map<int32_t, std::string> names = {};
   /*! \brief By input: what enters it for a user's data, only while `compile` runs; empty if the
-   * user gave none. */
+   *  user gave none. */
   std::vector<Samples> samples = {};
   /*! \brief Where `Warn` writes; NULL: nowhere. */
   std::vector<std::string>* warnings = nullptr;
