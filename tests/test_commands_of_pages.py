@@ -64,6 +64,9 @@ QUOTED = {
     "npu-scaffold graft": ("tests/test_graft.py", 'main(["graft"'),
     "npu-scaffold graft --backend": ("tests/test_graft.py", '"--backend"'),
     "npu-scaffold ungraft": ("tests/test_graft.py", 'main(["ungraft"'),
+    "pip install --no-build-isolation": ("tests/test_backends.py", '"--no-build-isolation"'),
+    "pip install -C": ("tests/test_backends.py", '"-C", "editable.rebuild=true"'),
+    "pip install -e": ("tests/test_backends.py", '"-e", project'),
     "pip install --editable": (
         "Makefile",
         "install --quiet --disable-pip-version-check --editable",

@@ -532,8 +532,9 @@ LoweredProgram LowerComposing(const Graph& graph, const LoweringOptions& options
     } catch (const Refusal& refusal) {
       const std::string why = refusal.what();
       for (const auto& [label, reason] : reasons) {
-        if (why.rfind(label, 0) != 0 || why == label + ": " + reason) continue;
-        throw Refusal(why + " (as one operation: " + reason + ")");
+        const bool is_other = why != std::string(label).append(": ").append(reason);
+        if (why.rfind(label, 0) != 0 || !is_other) continue;
+        throw Refusal(std::string(why).append(" (as one operation: ").append(reason).append(")"));
       }
       throw;
     }

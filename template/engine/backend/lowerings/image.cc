@@ -54,7 +54,7 @@ T Position(const Lowering& op, const ResizedAxis& axis, int64_t i) {
 
 /*! \brief How the nearest element is found. */
 std::string Rounding(const Lowering& op) {
-  const std::string rounding = op.String("rounding_method");
+  std::string rounding = op.String("rounding_method");
   if (!rounding.empty()) return rounding;
   return op.String("coordinate_transformation_mode") == "align_corners" ? "round" : "floor";
 }

@@ -276,8 +276,7 @@ class IntegerGraph:
         along = [-1 if index == where else 1 for index in range(sums.ndim)]
         wide = np.float64(source.scale) * second.scales.astype(np.float64)
         wide = wide.reshape(along if wide.ndim else ())
-        entry = entry.with_integers
-        fuses = entry.fuses or Fuses()
+        fuses = entry.with_integers.fuses or Fuses()
         if fuses.bias is not None and self._choose([True, False]):
             expr, added = self._bias(expr, sums.shape[where], along, wide)
             sums = sums + added
@@ -300,7 +299,7 @@ class IntegerGraph:
             else:
                 values = values + numpy_reference.requantize(other.steps, other.scale, step, CHIP)
         limit = -np.inf
-        names = {activation.name for activation in TABLE.activations_of(entry)}
+        names = {activation.name for activation in TABLE.activations_of(entry.with_integers)}
         if "relu" in names and self._choose([False, True]):
             expr = self.model.bind(relax.op.nn.relu(expr))
             limit = 0

@@ -56,7 +56,8 @@ def _rounding(quantize: str, requantize: JsonObject) -> str:
     text = f"integers: quantize rounds {quantize}, sums are rescaled {requantize['rounding']}"
     if not requantize["steps"]:
         return text
-    return f"{text}, {requantize['steps']} steps off in {requantize['share']:.1%} of the elements"
+    percent = 100 * requantize["share"]
+    return f"{text}, {requantize['steps']} steps off in {percent:.1f} % of the elements"
 
 
 def _suites(data: Data) -> Rows:

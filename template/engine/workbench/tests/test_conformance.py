@@ -766,7 +766,7 @@ def test_the_page_says_what_integers_are_judged_by(result):
     rule = {"rounding": "float32", "steps": 1, "share": 0.02}
     result.about["rounding"] = {"quantize": "half_away", "requantize": rule}
     sentence = "integers: quantize rounds half_away, sums are rescaled float32"
-    assert f"{sentence}, 1 steps off in 2.0% of the elements" in as_markdown(result.to_dict())
+    assert f"{sentence}, 1 steps off in 2.0 % of the elements" in as_markdown(result.to_dict())
     rule["steps"] = 0
     for text in (as_markdown(result.to_dict()), as_html(result.to_dict())):
         assert sentence in text and "steps off" not in text
