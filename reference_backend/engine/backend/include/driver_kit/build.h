@@ -631,20 +631,19 @@ struct Builder {
       Line next = line == nullptr ? Line() : *line;
       const bool is_product = step.kind == NPU_STEP_MULTIPLY || step.kind == NPU_STEP_SCALE;
       const bool is_sum = step.kind == NPU_STEP_ADD || step.kind == NPU_STEP_BIAS;
-      if (line != nullptr && reads_data == 1 && numbers.empty() && is_product && !next.times_x) {
+      const bool is_square = line != nullptr && reads_data == 1 && numbers.empty() && is_product;
+      const bool reads_one = (line == nullptr ? reads_data : 1 - reads_data) == 1;
+      const bool has_one = reads_one && numbers.size() == 1;
+      if (is_square && !next.times_x) {
         next.times_x = true;
-      } else if ((line == nullptr ? reads_data : 1 - reads_data) != 1) {
-        return nullptr;
-      } else if (step.kind == NPU_STEP_CLIP && numbers.size() == 2 && !next.is_limited &&
-                 !next.times_x) {
+      } else if (reads_one && step.kind == NPU_STEP_CLIP && numbers.size() == 2 &&
+                 !next.is_limited && !next.times_x) {
         next.is_limited = true;
         next.least = numbers[0];
         next.most = numbers[1];
-      } else if (numbers.size() != 1) {
-        return nullptr;
-      } else if (is_sum && !next.is_limited && !next.times_x) {
+      } else if (has_one && is_sum && !next.is_limited && !next.times_x) {
         next.offset += numbers[0];
-      } else if (is_product || step.kind == NPU_STEP_DIVIDE) {
+      } else if (has_one && (is_product || step.kind == NPU_STEP_DIVIDE)) {
         const double factor = is_product ? numbers[0] : 1 / numbers[0];
         if (next.is_limited || next.times_x) {
           next.factor *= factor;
