@@ -9,7 +9,7 @@ from .importers import from_exported_program as from_exported_program
 from .importers import from_onnx as from_onnx
 from .ir.calls import attributes_of as attributes_of
 from .libraries._library import versions as versions
-from .libraries.asking import decline_reason as decline_reason
+from .libraries.asking import answer_about as answer_about
 from .libraries.asking import listening as listening
 from .libraries.asking import ops_of as ops_of
 from .loading import WITHOUT_TORCH as WITHOUT_TORCH

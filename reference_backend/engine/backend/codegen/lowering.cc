@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -239,9 +238,9 @@ bool Lowering::LowerAsLookup() {
 
 npu_builder* Lowering::Builder() const { return emission_->driver().handle; }
 
-bool Lowering::HasExtension(const char* name) const {
+const void* Lowering::ExtensionOrNull(const char* name) const {
   const npu_build_api& api = emission_->driver().api;
-  return api.extension != nullptr && api.extension(name) != nullptr;
+  return api.extension == nullptr ? nullptr : api.extension(name);
 }
 
 const npu_build_api* Lowering::AskedForWhole() const {
@@ -249,10 +248,9 @@ const npu_build_api* Lowering::AskedForWhole() const {
 }
 
 const void* Lowering::FindExtension(const char* name) const {
-  const npu_build_api& api = emission_->driver().api;
-  const void* found = api.extension == nullptr ? nullptr : api.extension(name);
+  const void* found = ExtensionOrNull(name);
   if (found == nullptr) {
-    Refuse("the driver " + std::string(api.name) + " has no extension " + name);
+    Refuse("the driver " + std::string(emission_->driver().api.name) + " has no extension " + name);
   }
   return found;
 }
@@ -498,10 +496,10 @@ std::string IdentityOf(const LoweringOptions& options) {
 
 namespace {
 
-/*! \brief Lowers a graph on a builder; the calls `composed`, by their names, are not asked for as
- *  whole operations. */
+/*! \brief Lowers a graph on a builder; the calls `composed` are not asked for as whole operations.
+ */
 LoweredProgram LowerOnce(const Graph& graph, const LoweringOptions& options, LoweringGoal goal,
-                         const std::set<std::string>& composed) {
+                         const DeclinedCalls& composed) {
   Emission emission(graph, options, composed);
   Units units;
   // Predicates may ask the driver.
@@ -521,17 +519,15 @@ LoweredProgram LowerOnce(const Graph& graph, const LoweringOptions& options, Low
  *  builder that has declined something is of no use, so all of it begins again. */
 LoweredProgram LowerComposing(const Graph& graph, const LoweringOptions& options,
                               LoweringGoal goal) {
-  std::set<std::string> composed;
-  std::map<std::string, std::string> reasons;
+  DeclinedCalls composed;
   while (true) {
     try {
       return LowerOnce(graph, options, goal, composed);
     } catch (const WholeDeclined& declined) {
-      if (!composed.insert(declined.label).second) throw;
-      reasons[declined.label] = declined.reason;
+      if (!composed.emplace(declined.label, declined.reason).second) throw;
     } catch (const Refusal& refusal) {
       const std::string why = refusal.what();
-      for (const auto& [label, reason] : reasons) {
+      for (const auto& [label, reason] : composed) {
         const bool is_other = why != std::string(label).append(": ").append(reason);
         if (why.rfind(label, 0) != 0 || !is_other) continue;
         throw Refusal(std::string(why).append(" (as one operation: ").append(reason).append(")"));

@@ -27,23 +27,6 @@ class Answer(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def decline_reason(
-    function: relax.Function,
-    driver: str,
-    driver_options: Mapping[str, object],
-    bounds: Mapping[str, int],
-    finish: bool,
-    rule: Sequence[int] = (),
-) -> str:
-    """Ask the driver whether it takes a composite or, with `finish`, a whole region.
-
-    `rule`: `Requantize.numbers`; nothing else than a composite of integers needs it.
-
-    Codegen's sentence with that of the driver, in one line; empty if the driver takes it.
-    """
-    return answer_about(function, driver, driver_options, bounds, finish, rule).reason
-
-
 def answer_about(
     function: relax.Function,
     driver: str,
@@ -52,7 +35,12 @@ def answer_about(
     finish: bool,
     rule: Sequence[int] = (),
 ) -> Answer:
-    """Ask as `decline_reason` does, and return the driver's warnings, too."""
+    """Ask the driver whether it takes a composite or, with `finish`, a whole region.
+
+    `rule`: `Requantize.numbers`; nothing else than a composite of integers needs it.
+
+    The reason is codegen's sentence with that of the driver, in one line.
+    """
     ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.decline_reason")
     for listener in _listeners:
         listener(function, None)

@@ -20,17 +20,14 @@ inline std::string SpatialLetters(int spatial_rank) {
   return std::string("DHW").substr(3 - spatial_rank);
 }
 
-/*! \brief Lowers a convolution with `spatial_rank` spatial dimensions, channels first. */
-inline void LowerConvolution(Lowering& op, int spatial_rank) {
-  const std::string letters = SpatialLetters(spatial_rank);
-  op.RequireOneOf("data_layout", {"NC" + letters});
-  op.RequireOneOf("out_layout", {"NC" + letters});
-  op.RequireOneOf("kernel_layout", {"OI" + letters});
+/*! \brief A convolution, or a transposed one, of the op's tensors and attributes. */
+template <typename Convolution>
+Convolution ConvolutionOf(Lowering& op, int spatial_rank) {
   // The type of the output implies the attribute out_dtype.
   const std::vector<int64_t> strides = op.Ints("strides");
   const std::vector<int64_t> dilation = op.Ints("dilation");
   const std::vector<int64_t> padding = op.Ints("padding");
-  npu_convolution convolution = {};
+  Convolution convolution = {};
   convolution.data = op.Input(0).id;
   convolution.weight = op.Input(1).id;
   convolution.out = op.Output().id;
@@ -44,7 +41,16 @@ inline void LowerConvolution(Lowering& op, int spatial_rank) {
   }
   convolution.groups = op.Int("groups");
   convolution.epilogue = op.Epilogue();
-  op.Emit(convolution);
+  return convolution;
+}
+
+/*! \brief Lowers a convolution with `spatial_rank` spatial dimensions, channels first. */
+inline void LowerConvolution(Lowering& op, int spatial_rank) {
+  const std::string letters = SpatialLetters(spatial_rank);
+  op.RequireOneOf("data_layout", {"NC" + letters});
+  op.RequireOneOf("out_layout", {"NC" + letters});
+  op.RequireOneOf("kernel_layout", {"OI" + letters});
+  op.Emit(ConvolutionOf<npu_convolution>(op, spatial_rank));
 }
 
 /*! \brief The weight [I, O / groups, ...] of a transposed convolution as that of an ordinary one:
@@ -74,24 +80,9 @@ inline Tensor TransposedWeight(Lowering& op, int spatial_rank, int64_t groups) {
 
 /*! \brief Emits a transposed convolution as one operation. */
 inline void EmitTransposedConvolution(Lowering& op, int spatial_rank) {
-  const std::vector<int64_t> strides = op.Ints("strides");
-  const std::vector<int64_t> dilation = op.Ints("dilation");
-  const std::vector<int64_t> padding = op.Ints("padding");
+  auto convolution = ConvolutionOf<npu_transposed_convolution>(op, spatial_rank);
   const std::vector<int64_t> output_padding = op.Ints("output_padding");
-  npu_transposed_convolution convolution = {};
-  convolution.data = op.Input(0).id;
-  convolution.weight = op.Input(1).id;
-  convolution.out = op.Output().id;
-  convolution.spatial_rank = spatial_rank;
-  for (int i = 0; i < spatial_rank; ++i) {
-    convolution.strides[i] = strides.at(i);
-    convolution.dilations[i] = dilation.at(i);
-    convolution.pads_begin[i] = padding.at(i);
-    convolution.pads_end[i] = padding.at(spatial_rank + i);
-    convolution.output_padding[i] = output_padding.at(i);
-  }
-  convolution.groups = op.Int("groups");
-  convolution.epilogue = op.Epilogue();
+  for (int i = 0; i < spatial_rank; ++i) convolution.output_padding[i] = output_padding.at(i);
   op.Emit(convolution);
 }
 

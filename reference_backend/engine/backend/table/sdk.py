@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ..libraries.asking import decline_reason
+from ..libraries.asking import answer_about
 from ..settings.options import Options
 from ..settings.symbols import symbol_bounds
 from .capability import Op
@@ -53,4 +53,4 @@ def _ask(call: relax.Call) -> str | None:
     options = Options.load(None)
     bounds = symbol_bounds(function, options, {})
     given = options.driver_options()
-    return decline_reason(function, options.driver, given, bounds, finish=False) or None
+    return answer_about(function, options.driver, given, bounds, finish=False).reason or None

@@ -22,8 +22,8 @@ from ...backend.api import (
     Array,
     Options,
     Verdict,
+    answer_about,
     call_entry,
-    decline_reason,
     is_decline,
     judge,
 )
@@ -280,7 +280,7 @@ class Model:
         given = options.driver, options.driver_options(), bounds, False, rule
         # Only calls of one composite are fused; the label says nothing to codegen.
         composite = self.function().with_attr("Composite", f"{BACKEND}.{self.name}")
-        answer = decline_reason(composite, *given)
+        answer = answer_about(composite, *given).reason
         return answer if is_decline(answer) else None
 
     def refusal(self, op: str, *inputs: Any, **attributes: object) -> str | None:

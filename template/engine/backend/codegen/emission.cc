@@ -23,7 +23,7 @@ npu_builder* NewBuilder(const npu_build_api& api, const LoweringOptions& options
 }  // namespace
 
 Emission::Emission(const Graph& graph, const LoweringOptions& options,
-                   const std::set<std::string>& composed)
+                   const DeclinedCalls& composed)
     : graph_(graph),
       options_(options),
       composed_(composed),

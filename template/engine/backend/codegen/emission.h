@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
@@ -27,13 +26,15 @@
 
 namespace npu {
 
+/*! \brief By the names of calls: why the driver declines them as whole operations. */
+using DeclinedCalls = std::map<std::string, std::string>;
+
 /*! \brief A graph at the driver, as far as it is written. */
 class Emission {
  public:
-  /*! \brief Throws a Refusal if the driver refuses its options. The calls `composed`, by their
-   *  names, are not asked for as whole operations. */
-  Emission(const Graph& graph, const LoweringOptions& options,
-           const std::set<std::string>& composed = {});
+  /*! \brief Throws a Refusal if the driver refuses its options. The calls `composed` are not asked
+   *  for as whole operations. */
+  Emission(const Graph& graph, const LoweringOptions& options, const DeclinedCalls& composed = {});
 
   void AddSymbolsAndInputs();
   /*! \brief Adds the weights of a unit, as integers if its lowering and the driver take them. */
@@ -137,7 +138,7 @@ class Emission {
 
   const Graph& graph_;
   const LoweringOptions& options_;
-  const std::set<std::string> composed_;
+  const DeclinedCalls composed_;
   LoweredProgram result_;
   const DriverBuilder driver_;
   std::unique_ptr<Sink> sink_;

@@ -141,7 +141,7 @@ class Lowering : public CallView {
     return static_cast<const T*>(FindExtension(name));
   }
   /*! \brief Whether the driver has an extension of this name; see OpLowering::NeedsExtension. */
-  bool HasExtension(const char* name) const;
+  bool HasExtension(const char* name) const { return ExtensionOrNull(name) != nullptr; }
   /*! \brief Turns a status that is not NPU_OK into a refusal that names this op and the driver's
    *  reason. */
   void Check(npu_status status) const;
@@ -210,6 +210,7 @@ class Lowering : public CallView {
   ///@}
 
  private:
+  const void* ExtensionOrNull(const char* name) const;
   const void* FindExtension(const char* name) const;
   /*! \brief The driver's table; NULL if it has declined a whole operation for this call. */
   const npu_build_api* AskedForWhole() const;

@@ -1121,13 +1121,19 @@ struct Builder {
     program.outputs.push_back(port);
   }
 
-  /*! \brief Values that go to outputs unchanged get one dimension: no node reads them, so the
-   *  driver was not asked about their rank. */
-  void FlattenUnread() {
+  /*! \brief Which values nodes read. */
+  std::vector<bool> ReadByNodes() const {
     std::vector<bool> is_read(program.values.size(), false);
     for (const Node& node : program.nodes) {
       for (int32_t id : program.InputsOf(node)) is_read[static_cast<size_t>(id)] = true;
     }
+    return is_read;
+  }
+
+  /*! \brief Values that go to outputs unchanged get one dimension: no node reads them, so the
+   *  driver was not asked about their rank. */
+  void FlattenUnread() {
+    const std::vector<bool> is_read = ReadByNodes();
     for (size_t i = 0; i < program.values.size(); ++i) {
       Value& value = program.values[i];
       if (is_read[i] || value.source == Source::kNode) continue;
@@ -1142,10 +1148,7 @@ struct Builder {
 
   /*! \brief Drops the elements of constants that are read only as real numbers, or not at all. */
   void DropUnread() {
-    std::vector<bool> is_read(program.values.size(), false);
-    for (const Node& node : program.nodes) {
-      for (int32_t id : program.InputsOf(node)) is_read[static_cast<size_t>(id)] = true;
-    }
+    std::vector<bool> is_read = ReadByNodes();
     for (const Value& output : program.outputs) is_read[static_cast<size_t>(output.place)] = true;
     program.constant_bytes = 0;
     size_t next = 0;

@@ -259,14 +259,8 @@ inline void WriteSamples(const Program& program, const ToolFolder& folder) {
   std::filesystem::create_directory(place, error);
   for (size_t i = 0; i < program.samples.size(); ++i) {
     const Samples& samples = program.samples[i];
-    const std::filesystem::path path = place / ("input" + std::to_string(i) + ".npy");
-    const std::string header = NpyHeader(program.inputs[i], samples.count);
-    std::ofstream file(path, std::ios::binary);
-    file.write(header.data(), static_cast<std::streamsize>(header.size()));
-    file.write(static_cast<const char*>(samples.data),
-               static_cast<std::streamsize>(BytesOf(samples, program.inputs[i])));
-    file.flush();
-    if (!file) Decline("the file " + path.string() + " for the SDK's tool cannot be written");
+    WriteContents(place / ("input" + std::to_string(i) + ".npy"), samples.data,
+                  BytesOf(samples, program.inputs[i]), NpyHeader(program.inputs[i], samples.count));
   }
 }
 

@@ -75,8 +75,10 @@ inline std::string ContentsOf(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-inline void WriteContents(const std::filesystem::path& path, const void* data, size_t size) {
+inline void WriteContents(const std::filesystem::path& path, const void* data, size_t size,
+                          const std::string& header = "") {
   std::ofstream file(path, std::ios::binary);
+  file.write(header.data(), static_cast<std::streamsize>(header.size()));
   file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
   file.flush();
   if (!file) Decline("the file " + path.string() + " for the SDK's tool cannot be written");
