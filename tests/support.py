@@ -300,6 +300,13 @@ WITHOUT_SUITES = (
 """Tests that pytest skips because the conformance kit runs the same suites in full."""
 
 
+IN_ONE_PROCESS = ("--jobs", "0")
+"""How the conformance kit runs without workers, each of which would import TVM once more.
+
+Not with an SDK that might end the process, and not where the kit is run as users do.
+"""
+
+
 def assert_quantizing_loses_no_macs(python: Path, package: str, models: str, cwd: Path) -> None:
     """Compare the MACs of models on the NPU, in float and quantized for the backend.
 

@@ -14,7 +14,16 @@ from npu_scaffold.derived import CASES, RELAX_OPS, write_derived
 from npu_scaffold.snippets import SNIPPETS
 from npu_scaffold.template import CATALOG
 from pages import code_block
-from support import BUILD_MODEL, ROOT, Workshop, contents, copy_template, render, run
+from support import (
+    BUILD_MODEL,
+    IN_ONE_PROCESS,
+    ROOT,
+    Workshop,
+    contents,
+    copy_template,
+    render,
+    run,
+)
 
 PAGE = ROOT / "docs/adding-an-op.md"
 
@@ -101,7 +110,7 @@ def test_the_new_op_passes_the_conformance_kit(
     python = workshop.environment(workshop.build(project))
     kit = (python, "-m", "tvm_try_npu", "conformance", "--suite", "ops")
     assert f"ops/{OP}-plain" in run(*kit, "--list", "--filter", f"ops/{OP}-")
-    run(*kit, "--filter", f"ops/{OP}-", "--output", tmp_path / "result")
+    run(*kit, *IN_ONE_PROCESS, "--filter", f"ops/{OP}-", "--output", tmp_path / "result")
     outcomes = json.loads((tmp_path / "result/conformance.json").read_text())["cases"]
     cases = [case["name"] for case in load_catalog(extended)[OP]["cases"]]
     assert len(outcomes) > len(cases) > 3

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, WINGS, Workshop, attempt
+from support import IN_ONE_PROCESS, ROOT, WINGS, Workshop, attempt
 
 VARIABLE = "MISTAKE"
 HEADER = f"""
@@ -394,9 +394,8 @@ def kit(
             command = [python, "-m", "pytest", "-q", *WINGS, "-k", " or ".join(filters)]
             done = attempt(*command, cwd=project, **{VARIABLE: mistake})
             return done.returncode, done.stdout
-        command = [python, "-m", "tvm_broken", "conformance", "--suite", suite]
-        # Worker processes would take three times as long, and no bug here crashes.
-        command += ["--jobs", "0"]
+        command = [python, "-m", "tvm_broken", "conformance", *IN_ONE_PROCESS]
+        command += ["--suite", suite]
         command += [part for text in filters for part in ("--filter", text)]
         # The fuzz suite writes its findings to the working directory.
         done = attempt(*command, cwd=project, **{VARIABLE: mistake})

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from support import (
+    IN_ONE_PROCESS,
     ROOT,
     TOSA_TOOLS,
     Workshop,
@@ -187,6 +188,7 @@ def test_check_finds_the_driver(call: Callable[..., str]) -> None:
 def test_the_integers_of_the_kit_are_right(call: Callable[..., str], tmp_path: Path) -> None:
     kit = (
         "conformance",
+        *IN_ONE_PROCESS,
         "--suite",
         "quantized",
         "--filter",

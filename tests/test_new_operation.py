@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from support import BUILD_MODEL, ROOT, Workshop, contents, copy_template, edit, render, run
+from support import (
+    BUILD_MODEL,
+    IN_ONE_PROCESS,
+    ROOT,
+    Workshop,
+    contents,
+    copy_template,
+    edit,
+    render,
+    run,
+)
 
 ENGINE = "template/engine"
 HEADER = f"{ENGINE}/backend/include/npu_driver.h"
@@ -237,7 +247,8 @@ def test_codegen_emits_it_and_the_emulator_computes_it(
     script = tmp_path / "reversed.py"
     script.write_text(SCRIPT)
     assert run(python, script, cwd=tmp_path).endswith("right\n")
-    run(python, "-m", "tvm_try_npu", "conformance", "--suite", "ops", "--filter", "ops/flip-")
+    kit = ("conformance", *IN_ONE_PROCESS, "--suite", "ops", "--filter", "ops/flip-")
+    run(python, "-m", "tvm_try_npu", *kit)
 
 
 USES = """

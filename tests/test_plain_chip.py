@@ -15,6 +15,7 @@ import pytest
 
 from npu_scaffold.catalog import load_catalog
 from support import (
+    IN_ONE_PROCESS,
     ROOT,
     WITHOUT_SUITES,
     Workshop,
@@ -100,7 +101,7 @@ def result(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     """Return the results of the suites that depend on the table."""
     output = tmp_path_factory.mktemp("result")
     command = [plain, "-m", "tvm_example_npu", "conformance", "--strict", "--output", output]
-    command += ["--suite", ",".join(SUITES)]
+    command += [*IN_ONE_PROCESS, "--suite", ",".join(SUITES)]
     done = attempt(*command, cwd=output)
     assert done.returncode == 0, done.stdout
     data: dict[str, Any] = json.loads((output / "conformance.json").read_text())

@@ -15,7 +15,16 @@ import pytest
 
 from browser import NEEDS_BROWSER
 from npu_scaffold import pages
-from support import ROOT, WITHOUT_SUITES, Workshop, copy_tests, lend_packages, run, site_packages
+from support import (
+    IN_ONE_PROCESS,
+    ROOT,
+    WITHOUT_SUITES,
+    Workshop,
+    copy_tests,
+    lend_packages,
+    run,
+    site_packages,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -101,7 +110,7 @@ def test_a_chip_that_rescales_by_another_rule_passes_the_suites_of_integers(
     table = tmp_path / package.name / "vendor/capabilities.py"
     limits, chip, ops = table.read_text().partition("    cancellation=True,")
     table.write_text(f"{limits}    requantize=Requantize({rule}),\n{chip}{ops}")
-    command = [reference, "-m", "tvm_example_npu", "conformance", "--suite"]
+    command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS, "--suite"]
     run(*command, "quantized", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     command += ["fuzz", "--filter", "integer", "--fuzz-seconds", "5"]
     run(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path))
@@ -136,11 +145,10 @@ tvm_ffi.register_global_func(NAME, take_reals, override=True)
 def test_a_driver_that_declines_all_integers_passes_and_says_so(
     reference: Path, tmp_path: Path
 ) -> None:
-    # The workers of the kit import it, too.
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text(NO_INTEGERS)
-    command = [reference, "-m", "tvm_example_npu", "conformance", "--fuzz-seconds", "5"]
-    command += ["--suite", "ops,quantized,contract,models,fuzz"]
+    command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS]
+    command += ["--fuzz-seconds", "5", "--suite", "ops,quantized,contract,models,fuzz"]
     for text in ("ops/quantize", "ops/add", "quantized/", "contract/", "models/", "fuzz/"):
         command += ["--filter", text]
     command += ["--output", tmp_path / "result"]

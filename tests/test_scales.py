@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, Workshop, attempt, lend_packages, run, site_packages
+from support import IN_ONE_PROCESS, ROOT, Workshop, attempt, lend_packages, run, site_packages
 
 INCLUDE = ROOT / "template/engine/backend/include"
 DRIVER = ROOT / "tests/scales_driver.cc"
@@ -419,7 +419,8 @@ def test_quantized_models_run_on_a_driver_with_scales(
         out = run(python, script, "tvm_scales_npu", cwd=tmp_path, **setting)
         assert out.splitlines()[-1] == "right", out
     # The kit takes the right driver, whose rule has a tolerance, and catches each mistake.
-    kit = ("-m", "tvm_scales_npu", "conformance", "--suite", "quantized")
+    conformance = ("-m", "tvm_scales_npu", "conformance", *IN_ONE_PROCESS, "--suite")
+    kit = (*conformance, "quantized")
     kit += ("--filter", "quantized/conv2d-", "--output", tmp_path)
     for fault, is_caught in FAULTS.items():
         done = attempt(python, *kit, cwd=tmp_path, **setting, SCALES_NPU_FAULT=fault)
@@ -435,8 +436,7 @@ def test_quantized_models_run_on_a_driver_with_scales(
     # A table says that halves go away from zero: then this is right, and the usual driver is wrong.
     table = site_packages(python) / "tvm_scales_npu" / capabilities
     table.write_text(table.read_text().replace(RULE, f'{RULE}    rounds="half_away",\n'))
-    kit = ("-m", "tvm_scales_npu", "conformance", "--suite", "quantized,fuzz")
-    kit += ("--fuzz-seconds", "4", "--output", tmp_path)
+    kit = (*conformance, "quantized,fuzz", "--fuzz-seconds", "4", "--output", tmp_path)
     for subject in ("quantized/conv2d-", "fuzz/"):
         kit += ("--filter", subject)
     for fault in ("halves", ""):
@@ -446,7 +446,7 @@ def test_quantized_models_run_on_a_driver_with_scales(
         assert failed == (set() if fault else {"quantized"}), done.stdout
         assert result["suites"]["fuzz"]["passed"] > 0, done.stdout
     # So do random graphs, which have an allowance derived from that tolerance.
-    fuzz = ("-m", "tvm_scales_npu", "conformance", "--suite", "fuzz", "--filter", "integer")
+    fuzz = (*conformance, "fuzz", "--filter", "integer")
     for fault in ("scale", "zero"):
         done = attempt(python, *fuzz, cwd=tmp_path, **setting, SCALES_NPU_FAULT=fault)
         assert done.returncode == 1 and "FAILED fuzz/graph of" in done.stdout, done.stdout

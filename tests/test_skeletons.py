@@ -15,7 +15,17 @@ import pytest
 
 import support
 from first_op import FIRST_OP, edit
-from support import CPP, NEEDS_XNNPACK, ROOT, Workshop, attempt, copy_tests, run, site_packages
+from support import (
+    CPP,
+    IN_ONE_PROCESS,
+    NEEDS_XNNPACK,
+    ROOT,
+    Workshop,
+    attempt,
+    copy_tests,
+    run,
+    site_packages,
+)
 
 OPS = ["add", "astype", "clip", "conv2d", "max_pool2d", "relu", "reshape"]
 SKELETONS = ["graph", "commands", "model"]
@@ -1102,6 +1112,7 @@ def test_onnx_runtime_as_an_sdk_in_an_interpreter_of_its_own(
     # Each case starts the tool twice.
     chosen = ["ops/conv2d_transpose-", "ops/concat-", "ops/softmax-", "composites/conv2d-"]
     suites = ["--suite", "ops,composites", *(f"--filter={name}" for name in chosen)]
+    suites += IN_ONE_PROCESS
     out = run(python, "-m", "tvm_acme_npu", "conformance", *suites, cwd=tmp_path, **setting)
     assert re.search(r"PASSED: [1-9]\d* passed, 0 failed", out), out
 
