@@ -2,7 +2,8 @@
 
 The engine is the same in all backends, so it is compiled once: only what lists the ops is rendered.
 By default, one op of each kind is tested alone, and a few random sets of ops; they share out the
-files of tests. With EVERY_SUBSET=1 all ops and all random sets run all files, for an hour.
+files of tests. A pair of ops runs those of the table. With EVERY_SUBSET=1 all ops and all sets run
+all files, for an hour.
 """
 
 from __future__ import annotations
@@ -151,16 +152,20 @@ def run_sets(
 
 def test_each_op_alone(questions: Path, installed: Path, tmp_path: Path) -> None:
     def files_of(number: int) -> list[str]:
-        return OF_THE_TABLE if EVERY else OF_THE_TABLE[number % 3 :: 3]
+        return OF_THE_TABLE if EVERY else OF_THE_TABLE[number % 4 :: 4]
 
     run_sets(ALONE, questions, installed, tmp_path, files_of, "-k", NEW_PROCESSES)
 
 
 def test_random_sets_of_ops(questions: Path, installed: Path, tmp_path: Path) -> None:
-    def files_of(number: int) -> list[str]:
-        return support.share_of_tests(number, 1 if EVERY else 2)
+    names = [*RANDOM, *PAIRS]
 
-    run_sets({**PAIRS, **RANDOM}, questions, installed, tmp_path, files_of)
+    def files_of(number: int) -> list[str]:
+        if names[number] in PAIRS and not EVERY:
+            return OF_THE_TABLE
+        return support.share_of_tests(number, 1 if EVERY else len(RANDOM))
+
+    run_sets({**RANDOM, **PAIRS}, questions, installed, tmp_path, files_of)
 
 
 def test_the_default_run_has_an_op_of_each_kind() -> None:
