@@ -75,6 +75,10 @@ def in_float(ops):
     }
 
 
+def macs_of(ops, placement="npu"):
+    return sum(item.macs or 0 for item in ops if placement in ("", item.placement))
+
+
 def labels_of(ops):
     return [item.composite for item in ops if item.op in PRODUCTS]
 
@@ -184,7 +188,8 @@ def test_a_network_of_onnx(name):
     found = quantize_for(model, quantized_networks.calibration_batches(arguments, 8))
     assert model.SerializeToString() == before
     exact = original_of(model).run(arguments)
-    check(backend.from_onnx(found), arguments, original_of(found).run(arguments), exact)
+    ops = check(backend.from_onnx(found), arguments, original_of(found).run(arguments), exact)
+    assert_no_macs_are_lost(placed(backend.from_onnx(model)), ops)
 
 
 @needs_torch
@@ -211,6 +216,16 @@ def test_a_network_of_torch(name):
         )
     ops = check(backend.from_exported_program(found), arguments, results, exact)
     assert in_float(ops).isdisjoint(ACTIVATIONS)
+    before = placed(torch_networks.export(name)[0])
+    assert_no_macs_are_lost(before, ops)
+    if all(item.bookkeeping or item.placement == "npu" for item in before):
+        assert macs_of(ops) == macs_of(ops, "")
+
+
+def assert_no_macs_are_lost(before, ops):
+    """Compare a float model with the quantized one: test_kept_macs.py has narrower drivers."""
+    assert macs_of(ops, "") == macs_of(before, "") > 0
+    assert macs_of(ops) >= macs_of(before)
 
 
 def check(mod, arguments, expected, exact):
@@ -966,6 +981,7 @@ def test_the_best_scores_of_a_program_are_chosen_from_floats():
     assert len(alone(ops, "quantize")) == 1
 
 
+@thorough
 @needs_torch
 @needs("layer_norm", "permute_dims", "reshape")
 def test_the_products_of_a_transformer_layer_are_integers():
@@ -977,7 +993,7 @@ def test_the_products_of_a_transformer_layer_are_integers():
 
 @needs_torch
 @needs("permute_dims", "reshape", "strided_slice", "take")
-@pytest.mark.parametrize("name, count", [("lstm", 3), ("einsum", 1)])
+@pytest.mark.parametrize("name, count", [pytest.param("lstm", 3, marks=thorough), ("einsum", 1)])
 def test_products_inside_of_larger_ops_are_integers(name, count):
     ops = quantized_layers(name)
     labels = labels_of(ops)
