@@ -9,9 +9,14 @@ import importlib
 import json
 import sys
 import warnings
+from pathlib import Path
 
 import torch
 
+sys.path.append(str(Path(__file__).parents[1] / "template/engine/tests"))
+from quick_torch import list_new_ops_only  # noqa: E402
+
+list_new_ops_only()
 package = sys.argv[1]
 backend = importlib.import_module(package)
 kit = f"{package}.engine.workbench.conformance"

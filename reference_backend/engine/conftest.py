@@ -126,36 +126,12 @@ def pytest_collection_finish(session):
     gc.freeze()
     gc.enable()
     if "torch" in sys.modules:
+        from quick_torch import list_new_ops_only
+
         list_new_ops_only()
     for item in session.items:
         if hasattr(item, "callspec"):
             support.SELECTED.update(map(str, item.callspec.params.values()))
-
-
-def list_new_ops_only():
-    """Keep PyTorch from looking up all ops that it has, 50 times in each import of a program.
-
-    That would be almost half of the time that an import takes.
-    """
-    from torch import _C
-    from torch._export import utils
-
-    try:
-        registered, look_up = (
-            _C._dispatch_get_registrations_for_dispatch_key,
-            utils._materialize_cpp_cia_ops,
-        )
-    except AttributeError:
-        return  # Another version of PyTorch.
-    known = set()
-
-    def look_up_new():
-        count = len(registered("CompositeImplicitAutograd"))
-        if count not in known:
-            known.add(count)
-            look_up()
-
-    utils._materialize_cpp_cia_ops = look_up_new
 
 
 @pytest.fixture
