@@ -303,7 +303,7 @@ WITHOUT_SUITES = (
 IN_ONE_PROCESS = ("--jobs", "0")
 """How the conformance kit runs without workers, each of which would import TVM once more.
 
-Not with an SDK that might end the process, and not where the kit is run as users do.
+Not with an SDK that might end the process, nor where a page tells users how to run it.
 """
 
 
