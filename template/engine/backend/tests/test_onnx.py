@@ -743,36 +743,25 @@ def test_a_second_result_may_be_there_and_not_be_read(op, attributes):
         backend.from_onnx(found)
 
 
-# ---- All node tests -----------------------------------------------------------------------------
-
-
-ALL_READ = {"Attention": 80, "GRU": 6, "LSTM": 6, "RNN": 6, "RotaryEmbedding": 8}
-"""Operators of which all node tests are read, and how many these are at least."""
+# ---- Node tests of 16 bits ----------------------------------------------------------------------
 
 
 @pytest.mark.thorough
-def test_no_node_test_of_onnx_is_read_and_wrong():
+def test_no_node_test_of_16_bits_is_read_and_wrong():
+    """The kit takes these for TVM's mistakes, and all others that are wrong for the importer's."""
     from backend.engine.workbench.conformance import onnx_nodes
 
-    nodes = {name: one for name, one in onnx_nodes.collect().items() if "_expanded" not in name}
+    nodes = {
+        name: one
+        for name, one in onnx_nodes.collect().items()
+        if "_expanded" not in name and "16" in name
+    }
     read = {name: onnx_nodes.read(one) for name, one in nodes.items()}
     models = [one for one in read.values() if not isinstance(one, str)]
-    assert len(models) > 1000
+    assert len(models) > 80
     results = run_together(models)
-    failed = {name: one for name, one in results.items() if isinstance(one, Exception)}
-    # These are errors, and no wrong values.
-    assert len(failed) <= 10, failed
-    wrong = {
-        name: why
-        for name, found in results.items()
-        if name not in failed and (why := difference(found, nodes[name]))
-    }
-    assert not wrong
-    for op, least in ALL_READ.items():
-        # NumPy has no bfloat16.
-        mine = [name for name, one in nodes.items() if one.op == op and "bf16" not in name]
-        assert len(mine) >= least
-        assert not [name for name in mine if name not in results or name in failed]
+    assert not {name: one for name, one in results.items() if isinstance(one, Exception)}
+    assert not {name: why for name in results if (why := difference(results[name], nodes[name]))}
 
 
 def difference(results, case):
@@ -782,8 +771,7 @@ def difference(results, case):
     for mine, right in zip(results, map(np.asarray, case.outputs), strict=False):
         if (mine.dtype, mine.shape) != (right.dtype, right.shape):
             return f"{mine.dtype}{mine.shape} in place of {right.dtype}{right.shape}"
-        # A product with the tanh of a small number is less exact than ONNX asks for, and so are
-        # sums of 16 bits, which are rounded in another order.
+        # Sums of 16 bits are rounded in another order than ONNX's.
         least = {"float16": 2e-3, "bfloat16": 8e-3}.get(str(mine.dtype), 1e-6)
         close = {"rtol": case.rtol, "atol": max(case.atol, least)}
         if not np.allclose(mine, right, **close, equal_nan=True):
