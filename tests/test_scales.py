@@ -446,7 +446,7 @@ def test_quantized_models_run_on_a_driver_with_scales(
         assert failed == (set() if fault else {"quantized"}), done.stdout
         assert result["suites"]["fuzz"]["passed"] > 0, done.stdout
     # So do random graphs, which have an allowance derived from that tolerance.
-    fuzz = (*conformance, "fuzz", "--filter", "integer")
+    fuzz = (*conformance, "fuzz", "--fuzz-seconds", "4", "--filter", "integer")
     for fault in ("scale", "zero"):
         done = attempt(python, *fuzz, cwd=tmp_path, **setting, SCALES_NPU_FAULT=fault)
         assert done.returncode == 1 and "FAILED fuzz/graph of" in done.stdout, done.stdout
