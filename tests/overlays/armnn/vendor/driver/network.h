@@ -12,7 +12,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -439,6 +438,7 @@ class Network {
   Output Mean(const Node& node) {
     const Value& data = program_.At(node.inputs[0]);
     if (node.reduce.kind != NPU_REDUCE_MEAN) Decline("Arm NN: it reduces only to means");
+    if (data.rank > 4) Decline("Arm NN: it has means of at most 4 dimensions");  // It aborts.
     armnn::MeanDescriptor mean;
     for (int32_t i = 0; i < data.rank; ++i) {
       if ((node.reduce.axes >> i & 1) != 0) mean.m_Axis.push_back(static_cast<unsigned>(i));
