@@ -106,6 +106,13 @@ QUOTED = {
     "tvm_x run --verify": (f"{BACKEND}/test_verify.py", '"run", path, "--verify"'),
     "tvm_x report --all": (f"{WORKBENCH}/test_commands.py", '"--all"'),
     "tvm_x report --netron": (f"{BACKEND}/test_onnx_report.py", '"--netron"'),
+    "tvm_x report --option": ("tests/test_ethosu.py", '*integers, "--option"'),
+    "tvm_x run --quantize": ("tests/test_ethosu.py", '("run", demo / "digits.onnx", *integers)'),
+    "tvm_x profile --quantize": (
+        "tests/test_ethosu.py",
+        '("profile", demo / "digits.onnx", *integers)',
+    ),
+    "cp -r": ("tests/support.py", "copytree("),
     "git add -A": ("tests/test_adding_an_op.py", r"(git add -A && git commit -m "),
     "git clone": ("tests/test_graft.py", '"git", "clone"'),
     "git diff": ("tests/test_port_guide.py", '"git", "diff"'),

@@ -48,15 +48,22 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def python(
-    render: Callable[..., Path],
-    workshop: Workshop,
-    sdk: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """Return the Python of an environment with the backend, without an emulator."""
+def project(render: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Render a backend, and apply the overlay, with the list of ops that the page has."""
     skeleton = render(backend_name="ethosu_npu", op_preset="custom", ops=OPS, driver="model")
     project = lay_over(skeleton, OVERLAY, tmp_path_factory.mktemp("backend") / "backend")
+    page = (ROOT / "docs/ethos-u.md").read_text()
+    (written,) = re.findall(r"s/\^WRITTEN = \.\*/(.*)/'", page)
+    test = project / "vendor/tests/test_driver.py"
+    text, count = re.subn(r"^WRITTEN = .*", written, test.read_text(), flags=re.MULTILINE)
+    assert count == 1
+    test.write_text(text)
+    return project
+
+
+@pytest.fixture(scope="module")
+def python(project: Path, workshop: Workshop, sdk: Path) -> Path:
+    """Return the Python of an environment with the backend, without an emulator."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ETHOSU_SDK", str(sdk))
         return install_without_emulator(project, workshop)
@@ -185,6 +192,12 @@ def test_check_finds_the_driver(call: Callable[..., str]) -> None:
     assert "runs on the NPU, with right values" in out
 
 
+def test_the_tests_of_the_driver_pass(call: Callable[..., str], project: Path) -> None:
+    """Vela's limits also show when a region is compiled, such as the sums of any int32."""
+    out = call("-m", "pytest", "-q", "-p", "no:cacheprovider", project / "vendor/tests")
+    assert f"{len(OPS)} passed" in out, out
+
+
 def test_the_integers_of_the_kit_are_right(call: Callable[..., str], tmp_path: Path) -> None:
     kit = (
         "conformance",
@@ -201,6 +214,25 @@ def test_the_integers_of_the_kit_are_right(call: Callable[..., str], tmp_path: P
     passed = {case["op"] for case in result["cases"] if case["status"] == "passed"}
     assert passed >= {"conv2d", "depthwise_conv2d", "matmul", "relu", "clip"}
     assert result["suites"]["quantized"]["failed"] == 0
+
+
+def test_the_digits_of_the_page(call: Callable[..., str], tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    demo = ROOT / "docs/demo"
+    images = np.load(demo / "digits_calibration.npz")["images"].reshape(-1, 1, 8, 8)
+    np.savez(tmp_path / "calibration.npz", images=images.astype("float32") / 16)
+    integers = ("--quantize", tmp_path / "calibration.npz", "--shape", "images=8,1,8,8")
+    for command in (
+        ("report", demo / "digits.onnx", *integers, "--option", "accelerator=ethos-u85-256"),
+        ("run", demo / "digits.onnx", *integers),
+        ("profile", demo / "digits.onnx", *integers),
+    ):
+        out = call("-m", "tvm_ethosu_npu", *command)
+        print(out)
+        if command[0] != "profile":
+            assert re.search(r"ops on the NPU, 100\.0 % of 3,688,960 MACs, regions: 1", out)
+        else:
+            assert re.search(r"on the host in 10 calls, .* in 1 region, [\d,]+ ns on the NPU", out)
 
 
 RESNET = """

@@ -20,6 +20,10 @@ load_module = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
 """Makes a module from an artifact's bytes."""
 
 
+class DeclinedRegion(ValueError):
+    """The driver takes each op of a model, but declines the region of them."""
+
+
 def region_of(model: Model, **options: Any) -> tvm.runtime.Module:
     """Compile a model to the module of its only region."""
     return _compile(_partitioned(model, options), options)
@@ -29,7 +33,8 @@ def _partitioned(model: Model, options: Mapping[str, Any]) -> tvm.IRModule:
     mod = partition_for(tvm.IRModule({model.name: model.function()}), **options)
     report = offload_report(mod)
     if len(report.regions) != 1:
-        raise ValueError(f"The model is not one region:\n{report}")
+        kind = DeclinedRegion if placement(mod, model.name).declined else ValueError
+        raise kind(f"The model is not one region:\n{report}")
     return mod
 
 
