@@ -1,5 +1,7 @@
 """Partitions a quantized model for drivers that decline integers; the tests call it.
 
+The kind "table" is a chip whose table has no real numbers, with the driver as it is.
+
 Usage: ``python run_narrow_drivers.py PROJECT MODEL KIND...``. A model is "digits", quantized by
 ``quantize_for``, or a network in real size, quantized by ONNX Runtime. Prints for each kind of
 driver the share of MACs on the NPU in float and quantized, the composites of products, what is on
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 import tvm
 import tvm_ffi
 from tvm import relax
@@ -23,6 +26,7 @@ sys.path.insert(0, str(Path(sys.argv[1]) / "engine/tests"))
 importlib.import_module("under_test")  # The backend has the name `backend` from here on.
 backend: Any = importlib.import_module("backend")
 narrow_drivers: Any = importlib.import_module("narrow_drivers")
+narrow_table: Any = importlib.import_module("narrow_table")
 networks: Any = importlib.import_module("backend.engine.workbench.conformance.networks")
 quantizing: Any = importlib.import_module("backend.engine.workbench.conformance.quantized_networks")
 BACKEND = importlib.import_module("backend.engine.backend.shared.backend").BACKEND
@@ -35,8 +39,12 @@ partition, compile_, quantize = (
 )
 
 
-def install(kind: str) -> None:
-    """Make the driver decline what a narrow one does."""
+def install(kind: str, patch: pytest.MonkeyPatch) -> None:
+    """Make the driver decline what a narrow one does, or narrow the table."""
+    if kind == "table":
+        narrow_table.without_reals(patch)
+        tvm_ffi.register_global_func(NAME, decline_reason, override=True)
+        return
     answer = narrow_drivers.declines(kind)
 
     def ask(function: relax.Function, driver: str, options: object, *others: object) -> str:
@@ -77,7 +85,8 @@ def main() -> None:
         quantized, sizes = quantizing.quantize_onnx((model, [x])), {}
     result = {}
     for kind in kinds:
-        install(kind)
+        patch = pytest.MonkeyPatch()
+        install(kind, patch)
         found = {"float": share(report_of(model, sizes))}
         if name == "digits":
             quantized = quantize(model, [{"images": batch} for batch in batches])
@@ -88,6 +97,7 @@ def main() -> None:
         integers = sum(label.startswith("quantized_") for label in labels) / len(labels)
         found |= {"quantized": share(report), "integers": integers, "on_host": sorted(on_host)}
         result[kind] = found
+        patch.undo()
     print(json.dumps(result))
 
 

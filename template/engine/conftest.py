@@ -149,3 +149,11 @@ def decline():
 
     yield install
     tvm_ffi.register_global_func(name, original, override=True)
+
+
+@pytest.fixture
+def integers_only(monkeypatch):
+    """Take the types of real numbers out of the chip, for what is partitioned and quantized."""
+    import narrow_table
+
+    return narrow_table.without_reals(monkeypatch)

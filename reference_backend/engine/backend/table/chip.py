@@ -12,6 +12,8 @@ from .tolerances import Buckets, Exact, Tolerance
 
 DTYPES = ("float32", "float16", "float64", "bool", "int8", "uint8", "int16", "int32", "int64")
 """The element types that a table may name."""
+REALS = tuple(name for name in DTYPES if name.startswith("float"))
+"""Those of real numbers."""
 
 
 ROUNDINGS = ("half_up", "double", "half_even", "half_away", "down", "to_zero")
@@ -114,7 +116,9 @@ class Chip:
     Parameters
     ----------
     dtypes
-        Its element types; none: whatever an op allows.
+        Its element types; none: whatever an op allows. Without types of real numbers, the chip has
+        integers only: it takes what reads and returns integers, also between `dequantize` and
+        `quantize`.
     ranks
         Its numbers of dimensions, such as `range(0, 5)`; none: whatever an op allows.
     constant_weights
@@ -167,6 +171,16 @@ class Chip:
             )
         if self.devices is not None and self.devices < 1:
             raise ValueError(f"Chip: devices is {self.devices}; it must be at least 1.")
+
+    @property
+    def has_reals(self) -> bool:
+        """Whether it has real numbers outside of what computes with quantized tensors."""
+        return not self.dtypes or not set(REALS).isdisjoint(self.dtypes)
+
+    @property
+    def dtypes_inside(self) -> tuple[str, ...]:
+        """The element types between `dequantize` and `quantize`, where the chip has integers."""
+        return self.dtypes if self.has_reals else (*self.dtypes, *REALS)
 
 
 @dataclass(frozen=True)

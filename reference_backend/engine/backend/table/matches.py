@@ -156,6 +156,16 @@ def refusal_of_edges(op: Op, match: relax.transform.PatternCheckContext) -> Reas
     return next(filter(None, refusals), None)
 
 
+def refusal_of_ends(
+    table: Table, op: Op, match: relax.transform.PatternCheckContext
+) -> Reason | None:
+    """Return why a chip of integers has no composite of a match."""
+    bindings = match.matched_bindings
+    read = {var for value in bindings.values() for var in relax.analysis.free_vars(value)}
+    ends = [var.ty for var in read if var not in bindings]
+    return table.refusal_of_ends(op.name, ends, [match.matched_expr.ty])
+
+
 def _weight_refusal(op: Op, call: relax.Call, values: Values, bound: bool) -> Reason | None:
     """Return why weights cannot stay integers; the codegen knows where scales may change."""
     assert op.quantized is not None

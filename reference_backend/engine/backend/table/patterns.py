@@ -26,7 +26,13 @@ from .chain_grammar import count_steps
 from .chains import call_pattern, chains_of
 from .chains import pattern as pattern_of
 from .compositions import Composition, Kind
-from .matches import quantized_activations, refusal_of, refusal_of_chain_in, refusal_of_edges
+from .matches import (
+    quantized_activations,
+    refusal_of,
+    refusal_of_chain_in,
+    refusal_of_edges,
+    refusal_of_ends,
+)
 from .table import Table
 
 TABLE = Table(
@@ -118,7 +124,7 @@ def _around(
 
 def _weight_only(op: Op, table: Table) -> Iterator[tuple[Rank, Pattern]]:
     """Generate the composites of real numbers and of weights that stay integers."""
-    if not op.takes_integer_weights or table.get("dequantize") is None:
+    if not op.takes_integer_weights or not table.takes_integer_weights(op.relax):
         return
     weight = _dequantized()
     # Blocks are rows of a matrix, which are put back into the shape of the weight.
@@ -296,7 +302,7 @@ def _pattern(table: Table, composition: Composition, pattern: DFPattern, parts: 
             reason = refusal_of_edges(op, match)
         if reason is None and not hasattr(match, "values"):
             # The partitioner asks by itself, since such a product may compute with real numbers.
-            reason = composition.refusal
+            reason = composition.refusal or refusal_of_ends(table, op, match)
         if reason is None:
             return True
         # The partitioner collects reasons; TVM's own pass ignores them.

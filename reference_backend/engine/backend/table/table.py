@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import tvm
@@ -14,10 +14,10 @@ from ..ir.calls import Size, Values, arguments_of, plain, tensor_type
 from ..shared.backend import NOT_SELECTED
 from .capability import Op
 from .checks import check, misfits
-from .chip import Chip, Limits
+from .chip import REALS, Chip, Limits
 from .compositions import ROLES, Composition
 from .formulas import count
-from .limits import WHERE, Excluded, narrow
+from .limits import CONVERSIONS, WHERE, Excluded, narrow
 from .reasons import Code, Reason, nearest
 from .sdk import ask_driver
 
@@ -125,12 +125,12 @@ class Table:
     @property
     def computes_quantized(self) -> bool:
         """Whether composites may begin and end with quantized tensors."""
-        return {"quantize", "dequantize"} <= self._by_name.keys()
+        return set(CONVERSIONS) <= self._by_name.keys()
 
     def takes_integer_weights(self, relax_op: str) -> bool:
         """Whether an op may multiply real numbers by constant integers that are dequantized."""
         takes = any(entry.takes_integer_weights for entry in self.entries_of(relax_op))
-        return takes and self.get("dequantize") is not None
+        return takes and self.chip.has_reals and self.get("dequantize") is not None
 
     def activations_of(self, op: Op) -> list[Op]:
         """Return the entries that may be fused after an op."""
@@ -168,6 +168,9 @@ class Table:
         asked_later: bool = False,
     ) -> Reason | None:
         """Return why the hardware cannot run a call of a Relax op; none where it can.
+
+        What a chip without real numbers runs of it may be a part of a composite only, between
+        dequantize and quantize: `refusal_of_ends` says whether the composite has integers.
 
         `op`: the only entry to check; none: any entry for the Relax op.
         `asked_later`: whether the driver is asked about the whole composite later; skips
@@ -222,6 +225,23 @@ class Table:
                 return 4, Reason(code, f"{entry.name}: {declined}")
         return stage, reason
 
+    def refusal_of_ends(
+        self, who: str, read: Iterable[tvm.ir.Type], returned: Iterable[tvm.ir.Type]
+    ) -> Reason | None:
+        """Return why the chip has no composite that reads and returns such values; none if it may.
+
+        `who`: what reads and returns them, for the sentence.
+        """
+        if self.chip.has_reals:
+            return None
+        for does, types in (("reads", read), ("returns", returned)):
+            for dtype in _dtypes_in(types):
+                if dtype in REALS:
+                    has = ", ".join(self.chip.dtypes)
+                    why = f"{who}: it {does} {dtype}; the chip has integers only: {has}"
+                    return Reason(Code.DTYPE, why).limited()
+        return None
+
     def refusal_of_chain(
         self,
         op: Op,
@@ -262,3 +282,12 @@ class Table:
         result = getattr(call.ty, "fields", [call.ty])[0]
         names["out"] = shape_of(relax.Var("out", result))
         return count(entry.operations, names)
+
+
+def _dtypes_in(types: Iterable[tvm.ir.Type]) -> Iterator[str]:
+    """Generate the element types of tensors, also of those in tuples."""
+    for ty in types:
+        if isinstance(ty, relax.TupleType):
+            yield from _dtypes_in(ty.fields)
+        elif isinstance(ty, relax.TensorType):
+            yield str(ty.dtype)

@@ -310,8 +310,12 @@ class Model:
             reason = TABLE.refusal_of_chain(entry, tensors, attributes, call)
         if reason is None:
             trial.outputs = [Tensor(trial.bind(call), {})]
-            reason = trial.decline()
+            reason = trial._refusal_of_ends() or trial.decline()
         return reason
+
+    def _refusal_of_ends(self) -> str | None:
+        ends = ([tensor.expr.ty for tensor in side] for side in (self.arguments, self.outputs))
+        return TABLE.refusal_of_ends(self.name, *ends)
 
     def normalize(
         self, op: str, inputs: Sequence[Any], attributes: Mapping[str, object]
@@ -367,15 +371,17 @@ class Model:
         steps = [step[n] for step in self.steps]
         return [allowance_behind(steps, output.values[n]) for output in self.outputs]
 
-    def refusals(self, asked_later: bool = True, **options: Any) -> list[str]:
+    def refusals(self, asked_later: bool = True, inside: bool = False, **options: Any) -> list[str]:
         """Return why capabilities.py refuses calls of this model; empty if it takes all.
 
-        With `asked_later=False` the driver has a say, if capabilities.py asks it.
+        With `asked_later=False` the driver has a say, if capabilities.py asks it. With `inside`,
+        the calls stand between dequantize and quantize.
         """
         values = [binding.value for binding in self.bindings]
         calls = [value for value in values if isinstance(value, relax.Call)]
         judged = [call for call in calls if TABLE.entries_of(call.op.name)]
-        reasons = [TABLE.refusal(call, asked_later=asked_later, **options) for call in judged]
+        reasons: list[str | None] = [] if inside else [self._refusal_of_ends()]
+        reasons += [TABLE.refusal(call, asked_later=asked_later, **options) for call in judged]
         return [reason for reason in reasons if reason is not None]
 
     @property

@@ -169,7 +169,7 @@ def _forms(source: object, activations: str | None) -> Iterable[Form]:
         raise ValueError(
             "This backend computes no products of integers. Its table needs quantize, dequantize, "
             "and a convolution or matmul whose limits name types in quantized; dtypes of CHIP in "
-            "vendor/capabilities.py must have these types, and float32, which quantize reads."
+            "vendor/capabilities.py must have these types."
         )
     if activations is not None and activations not in supported:
         raise ValueError(

@@ -100,11 +100,15 @@ def test_a_network_of_onnx_keeps_its_macs(name):
 
 
 @needs_onnx
+@pytest.mark.parametrize("says", ["driver", "table"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_network_of_onnx_runs_on_a_chip_of_integers(name, decline):
+def test_a_network_of_onnx_runs_on_a_chip_of_integers(name, says, decline, request):
     """What would be on the host in float is quantized as well: sums, activations, and results."""
     is_complete = is_whole(name)
-    decline(declines(INTEGERS_ONLY))
+    if says == "driver":
+        decline(declines(INTEGERS_ONLY))
+    else:
+        request.getfixturevalue("integers_only")
     model, arguments, found, report = quantized_onnx(name)
     if not is_complete:
         return

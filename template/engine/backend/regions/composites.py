@@ -238,12 +238,19 @@ class CompositeFinder:
             return self._answers[key]
         declined = (
             composite.composition.refusal
+            or self._refusal_of_ends(composite)
             or self._target.ask_driver(composite.function, self._bounds, False).reason
         )
         if declined and composite.composition.kind.has_other_form:
             self._answers[key] = declined
             self.refused.append((composite, declined))
         return declined
+
+    def _refusal_of_ends(self, composite: Composite) -> Reason | None:
+        """Return why a chip of integers has no composite that reads and returns these values."""
+        read = (param.ty for param in composite.function.params)
+        returned = (var.ty for var in composite.results)
+        return self._target.table.refusal_of_ends(composite.composition.op.name, read, returned)
 
     def refuse(self, composite: Composite, declined: str) -> None:
         """Take out a composite that the driver declines in a region, so that it is not found again.

@@ -21,6 +21,10 @@ WHERE = "vendor/capabilities.py"
 """The file of the chip's limits, for messages."""
 
 
+CONVERSIONS = ("quantize", "dequantize")
+"""The entries that composites of quantized tensors begin and end with."""
+
+
 class Excluded(Exception):
     """The chip-wide limits exclude an op; the message says why."""
 
@@ -40,15 +44,20 @@ def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
         else constraint
         for name, constraint in op.attributes.items()
     }
+    quantized = _quantized(op, chip, limits)
+    activation = op.activation and limits.activation
+    # Between dequantize and quantize, real numbers stand for integers of the chip.
+    is_inside = quantized is not None or activation or op.name in CONVERSIONS
+    dtypes = chip.dtypes_inside if is_inside else chip.dtypes
     inputs = tuple(
-        _input(op, spec, limits.inputs.get(spec.name, Takes()), chip) for spec in op.inputs
+        _input(op, spec, limits.inputs.get(spec.name, Takes()), dtypes, chip) for spec in op.inputs
     )
     outputs = _common(op.output_dtypes, limits.output_dtypes)
     if outputs is None:
         raise ValueError(_nothing(op, "output_dtypes", limits.output_dtypes, op.output_dtypes))
-    on_chip = _common(outputs, chip.dtypes if outputs else ())
+    on_chip = _common(outputs, dtypes if outputs else ())
     if on_chip is None:
-        raise Excluded(_lacks(op, "the result", "element types", outputs, chip.dtypes))
+        raise Excluded(_lacks(op, "the result", "element types", outputs, dtypes))
     return replace(
         op,
         inputs=inputs,
@@ -56,17 +65,17 @@ def narrow(op: Op, chip: Chip, limits: Limits) -> Op:
         rules=(*op.rules, *(rule for rule in limits.rules if rule not in op.rules)),
         output_dtypes=on_chip,
         fuses=_fuses(op, limits.fuses),
-        activation=op.activation and limits.activation,
-        quantized=_quantized(op, chip, limits),
+        activation=activation,
+        quantized=quantized,
         tolerance=op.tolerance if limits.tolerance is None else limits.tolerance,
     )
 
 
-def _input(op: Op, spec: Input, takes: Takes, chip: Chip) -> Input:
-    dtypes = _left(op, spec, "dtypes", "element types", spec.dtypes, takes.dtypes, chip.dtypes)
+def _input(op: Op, spec: Input, takes: Takes, dtypes: tuple[str, ...], chip: Chip) -> Input:
+    left = _left(op, spec, "dtypes", "element types", spec.dtypes, takes.dtypes, dtypes)
     ranks = _left(op, spec, "ranks", "ranks", spec.ranks, takes.ranks, chip.ranks)
     constant = spec.constant or takes.constant or (spec.weight and chip.constant_weights)
-    return replace(spec, dtypes=dtypes, ranks=ranks, constant=constant)
+    return replace(spec, dtypes=left, ranks=ranks, constant=constant)
 
 
 def _left(
@@ -149,11 +158,8 @@ def _quantized(op: Op, chip: Chip, limits: Limits) -> Quantized | None:
         raise ValueError(_nothing(op, "quantized", limits.quantized, op.quantized.dtypes))
     dtypes = _common(left, chip.dtypes)
     fuses = None if limits.quantized_fuses is None else _fuses(op, limits.quantized_fuses)
-    return (
-        replace(op.quantized, dtypes=dtypes, fuses=fuses, to_real=limits.to_real)
-        if dtypes
-        else None
-    )
+    to_real = limits.to_real and chip.has_reals
+    return replace(op.quantized, dtypes=dtypes, fuses=fuses, to_real=to_real) if dtypes else None
 
 
 def _unknown(op: Op, what: str, name: str, names: Iterable[str]) -> str:

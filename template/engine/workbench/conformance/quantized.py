@@ -249,7 +249,7 @@ def _joined() -> Iterator[Joined]:
     fitting = [form for form in fitting if not dtypes or {form.data, form.weight} <= {*dtypes}]
     cases = [case for case in Case.all("concat") if not case.dtype]
     cases = [case for case in cases if len(next(case.specs())[1]) > 1]
-    cases = [case for case in cases if not case.model(exact=False).refusals()]
+    cases = [case for case in cases if not case.model(exact=False).refusals(inside=True)]
     for case, variant, _ in zip(cycle(cases), cycle(fitting), range(8), strict=False):
         yield Joined(case, variant)
     tied = [form for form in _TIED_OTHERS if _is_known(form, rescale)]
@@ -303,7 +303,7 @@ def _suits(case: Case) -> bool:
     if any(only_moves(binding.value) for binding in model.bindings):
         return False  # It has no composite of its own: it moves integers.
     # Whether the driver takes it in float says nothing about integers.
-    return not model.refusals()
+    return not model.refusals(inside=True)
 
 
 def find(name: str) -> Work | Weights:

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend's table without real numbers; the fixture `integers_only` puts it in its place."""
+
+from dataclasses import replace
+
+from tvm.relax.transform import FusionPattern
+
+from backend.engine.backend.regions import composites, partition
+from backend.engine.backend.shared.backend import BACKEND, vendor
+from backend.engine.backend.table import patterns
+from backend.engine.backend.table.chip import DTYPES, REALS
+from backend.engine.backend.table.table import Table
+from backend.engine.workbench import quantization
+from backend.engine.workbench.quantization import planning
+from backend.patterns import OPS
+
+
+def table_without_reals() -> Table:
+    """Return the table of the same chip with its types of integers alone."""
+    chip = patterns.TABLE.chip
+    left = tuple(name for name in chip.dtypes or DTYPES if name not in REALS)
+    return Table(
+        OPS,
+        vendor("capabilities", "DECLINED_BY_SDK", None),
+        chip=replace(chip, dtypes=left),
+        limits=vendor("capabilities", "LIMITS", None),
+        extra_ops=vendor("capabilities", "EXTRA_OPS", ()),
+    )
+
+
+def without_reals(monkeypatch) -> Table:
+    """Let the partitioner and the quantizer use that table."""
+    table = table_without_reals()
+    made = [FusionPattern(*pattern) for pattern in patterns.make_patterns(table)]
+    monkeypatch.setattr(composites, "get_patterns_with_prefix", {f"{BACKEND}.": made}.__getitem__)
+    for module in (partition, quantization, planning):
+        monkeypatch.setattr(module, "TABLE", table)
+    return table
