@@ -54,6 +54,29 @@ def spread_infinity(site: Site) -> Bindings | None:
     return steps.end(relax.op.broadcast_to(converted, ty.shape))
 
 
+def spell_out_norm(site: Site) -> Bindings | None:
+    """Write a norm on the host as TVM computes it only over last axes, with others before them."""
+    call = site.call
+    data, weight = call.args
+    rank = data.ty.ndim
+    axes = [int(axis) % rank for axis in call.attrs.axes]
+    others = [axis for axis in range(rank) if axis not in axes]
+    if others and axes == list(range(len(others), rank)):
+        return None
+    steps = Steps(site)
+    dtype, wide = str(data.ty.dtype), data
+    if dtype != "float32":
+        wide = steps.add(relax.op.astype(data, "float32"))
+    mean = steps.add(relax.op.mean(steps.add(relax.op.multiply(wide, wide)), axes, keepdims=True))
+    epsilon = relax.const(float(call.attrs.epsilon), "float32")
+    root = steps.add(relax.op.sqrt(steps.add(relax.op.add(mean, epsilon))))
+    normal = steps.add(relax.op.divide(wide, root))
+    if dtype != "float32":
+        normal = steps.add(relax.op.astype(normal, dtype))
+    factor = steps.add(relax.op.expand_dims(weight, others)) if others else weight
+    return steps.end(relax.op.multiply(normal, factor))
+
+
 def compare_largest(site: Site) -> Bindings | None:
     """Test for finite and for infinite values by comparing with the largest finite number."""
     is_finite = op_name(site.call) == "relax.isfinite"

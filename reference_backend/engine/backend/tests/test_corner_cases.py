@@ -242,6 +242,27 @@ def test_what_is_full_of_infinity_is_right_on_the_host_for_each_size(number, dty
         np.testing.assert_array_equal(run(executable, data), np.concatenate([data, added]))
 
 
+# ---- Norms --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("axes", [[0, 1, 2], [1], [0, 2], [-2, -1]])
+def test_a_norm_on_the_host_is_over_its_axes(axes, dtype):
+    """TVM's own kernel mistakes axes that are not the last ones, or all."""
+    data = np.random.default_rng(0).uniform(-2, 2, (3, 4, 5)).astype(dtype)
+    factors = np.linspace(0.5, 2, 60)[: np.prod([data.shape[axis] for axis in axes])]
+    weight = factors.reshape([data.shape[axis] for axis in axes]).astype(dtype)
+    x, w = variable("x", 3, 4, 5, dtype=dtype), variable("w", *weight.shape, dtype=dtype)
+    mod = build([x, w], lambda emit: emit(relax.op.nn.rms_norm(x, w, axes, 1e-5)))
+    found = run(compile_for(mod, options={"keep_on_host": ["*"]}), data, weight)
+    wide, over = data.astype("float64"), tuple(axis % 3 for axis in axes)
+    sizes = [size if axis in over else 1 for axis, size in enumerate(data.shape)]
+    right = wide / np.sqrt(np.square(wide).mean(over, keepdims=True) + 1e-5)
+    right *= weight.astype("float64").reshape(sizes)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, right, rtol=1e-5 if dtype == "float32" else 4e-3)
+
+
 @needs_library("onnx")
 @needs("abs", "less_equal", "logical_not", "where", "astype", "multiply")
 @needs("multiply", dtype="int64")

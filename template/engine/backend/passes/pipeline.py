@@ -191,4 +191,5 @@ def for_host(mod: tvm.IRModule, table: Table) -> tvm.IRModule:
     """Rewrite host ops of a partitioned model that TVM compiles wrongly, or not at all."""
     reader = Reader(table)
     mod = reader.rewrite(mod, ("relax.equal", "relax.not_equal"), [normalize.ask_for_nan])
+    mod = reader.rewrite(mod, ("relax.nn.rms_norm",), [normalize.spell_out_norm])
     return reader.rewrite(mod, ("relax.full", "relax.full_like"), [normalize.spread_infinity])
