@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tvm.relax.transform import FusionPattern
 
+from backend.engine.backend.compiling import codegen
 from backend.engine.backend.regions import composites, partition
 from backend.engine.backend.shared.backend import BACKEND, vendor
 from backend.engine.backend.table import patterns
@@ -33,6 +34,6 @@ def without_reals(monkeypatch) -> Table:
     table = table_without_reals()
     made = [FusionPattern(*pattern) for pattern in patterns.make_patterns(table)]
     monkeypatch.setattr(composites, "get_patterns_with_prefix", {f"{BACKEND}.": made}.__getitem__)
-    for module in (partition, quantization, planning):
+    for module in (codegen, partition, quantization, planning):
         monkeypatch.setattr(module, "TABLE", table)
     return table

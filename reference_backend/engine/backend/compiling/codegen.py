@@ -48,14 +48,14 @@ def _compile(
     symbol = str(graph["symbol"])
     bounds = symbol_bounds(function, options, known_bounds(function))
     recorded = options.recorded()
-    rule = TABLE.chip.requantize
+    chip = TABLE.chip
     manifest = {
         **_versions(),
         "driver": str(DRIVERS[options.driver]["name"]),
         "driver_release": str(DRIVERS[options.driver]["release"]),
         "symbol": symbol,
         "options": recorded,
-        "requantization": rule.recorded(),
+        "requantization": chip.recorded(),
         "overrides": options.recorded_overrides(),
         "symbol_bounds": bounds,
         "graph_sha256": _sha256(str(graph["graph"]).encode()),
@@ -72,7 +72,7 @@ def _compile(
             options.driver,
             options.driver_options(),
             bounds,
-            rule.numbers,
+            chip.rule,
             json.dumps(manifest),
         )
         return artifact

@@ -34,7 +34,7 @@ class Target:
         self.options = options
         self.patterns = [entry_of(pattern) for pattern in get_patterns_with_prefix(f"{BACKEND}.")]
         self._driver_options = tvm_ffi.convert(options.driver_options())
-        self._rule = tvm_ffi.convert(table.chip.requantize.numbers)
+        self._rule = tvm_ffi.convert(table.chip.rule)
 
     def ask_driver(
         self, function: relax.Function, bounds: Mapping[str, int], finish: bool

@@ -178,6 +178,16 @@ class Chip:
         return not self.dtypes or not set(REALS).isdisjoint(self.dtypes)
 
     @property
+    def rule(self) -> tuple[int, ...]:
+        """How it rescales, for codegen, with a 0 at the end if it has no real numbers."""
+        return self.requantize.numbers if self.has_reals else (*self.requantize.numbers, 0)
+
+    def recorded(self) -> dict[str, object]:
+        """Return the rule as manifests have it, as `Requantize.recorded`."""
+        known = self.requantize.recorded()
+        return known if self.has_reals else {**known, "has_reals": False}
+
+    @property
     def dtypes_inside(self) -> tuple[str, ...]:
         """The element types between `dequantize` and `quantize`, where the chip has integers."""
         return self.dtypes if self.has_reals else (*self.dtypes, *REALS)

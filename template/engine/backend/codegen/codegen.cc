@@ -34,7 +34,8 @@ namespace ffi = tvm::ffi;
 using ConstantNames = ffi::Map<ffi::ObjectRef, ffi::String>;
 using OptionMap = ffi::Map<ffi::String, ffi::String>;
 using BoundMap = ffi::Map<ffi::String, int64_t>;
-/*! \brief The fields of a Requantization, in their order; none: the defaults. */
+/*! \brief The fields of a Requantization, in their order, the last only if it is 0; none: the
+ *  defaults. */
 using Rule = ffi::Array<int64_t>;
 
 LoweringOptions ReadOptions(const ffi::String& driver, const OptionMap& driver_options,
@@ -46,6 +47,7 @@ LoweringOptions ReadOptions(const ffi::String& driver, const OptionMap& driver_o
   if (!rule.empty()) {
     auto at = [&rule](int64_t field) { return static_cast<int>(rule[field]); };
     options.requantization = {at(0), at(1), at(2), at(3), static_cast<npu_rounding>(at(4))};
+    options.requantization.has_reals = rule.size() < 6 || rule[5] != 0;
   }
   return options;
 }

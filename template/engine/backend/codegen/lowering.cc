@@ -81,7 +81,8 @@ Value Lowering::AppendFused(VectorBuilder* vector, Value value,
 
 const npu_vector_program* Lowering::Epilogue() {
   if (IsQuantized()) {
-    const std::optional<IntegerSteps> steps = PlacedIntegerSteps();
+    const std::optional<IntegerSteps> steps =
+        PlacedIntegerSteps(AccumulatorScale(*this, counts_), HasWideSums(*this));
     Tensor factor;
     if (!steps.has_value()) {
       // A tensor even for one number: a program that loads a real number computes in real numbers.
@@ -135,12 +136,13 @@ std::vector<npu_dim> Lowering::PerChannel(size_t count) const {
   return dims;
 }
 
-std::optional<IntegerSteps> Lowering::PlacedIntegerSteps() {
-  std::optional<IntegerSteps> steps = ReadIntegerSteps(
-      *this, *units_, AccumulatorScale(*this, counts_), emission_->options().requantization);
+std::optional<IntegerSteps> Lowering::PlacedIntegerSteps(const std::vector<double>& scale,
+                                                         bool wide) {
+  std::optional<IntegerSteps> steps =
+      ReadIntegerSteps(*this, *units_, scale, wide, emission_->options().requantization);
   if (!steps.has_value()) return steps;
   const std::vector<int64_t>& bias = steps->bias_values;
-  if (!bias.empty() && HasWideSums(*this)) {
+  if (!bias.empty() && wide) {
     steps->bias = Constant(steps->bias_dims, bias);
   } else if (!bias.empty()) {
     steps->bias = Integers(steps->bias_dims, bias);
@@ -149,18 +151,19 @@ std::optional<IntegerSteps> Lowering::PlacedIntegerSteps() {
   return steps;
 }
 
+Value Lowering::RescaledBy(VectorBuilder& v, Value value, const Factors& by) {
+  const std::vector<npu_dim> dims = PerChannel(by.multipliers.size());
+  return v.Rescale(value, v.Load(Integers(dims, by.multipliers)), v.Load(Integers(dims, by.shifts)),
+                   by.rounding);
+}
+
 Value Lowering::Rescaled(VectorBuilder& v, Value result, const IntegerSteps& steps) {
-  auto rescale = [&](Value value, const Factors& by) {
-    const std::vector<npu_dim> dims = PerChannel(by.multipliers.size());
-    return v.Rescale(value, v.Load(Integers(dims, by.multipliers)),
-                     v.Load(Integers(dims, by.shifts)), by.rounding);
-  };
   if (steps.bias.id >= 0) result = v.Add(result, v.Load(steps.bias));
-  result = rescale(result, steps.factor);
+  result = RescaledBy(v, result, steps.factor);
   for (const IntegerSteps::Addend& addend : steps.addends) {
     Value value = v.Load(addend.tensor);
     if (addend.zero_point != 0) value = v.Subtract(value, v.Constant(addend.zero_point));
-    result = v.Add(result, rescale(value, addend.factor));
+    result = v.Add(result, RescaledBy(v, value, addend.factor));
   }
   if (steps.zero_point != 0) result = v.Add(result, v.Constant(steps.zero_point));
   return v.Minimum(v.Maximum(result, v.Constant(steps.least)), v.Constant(steps.most));
@@ -183,12 +186,60 @@ void Lowering::Lower() {
 
 void Lowering::LowerAsElementwise() {
   if (LowerAsLookup()) return;
-  const std::optional<IntegerSteps> steps = IsQuantized() ? PlacedIntegerSteps() : std::nullopt;
+  std::optional<IntegerSteps> steps;
+  if (IsQuantized()) steps = PlacedIntegerSteps(AccumulatorScale(*this, {}), HasWideSums(*this));
   Elementwise(Output(), [&](VectorBuilder& v) {
     if (!steps.has_value()) return AppendFused(&v, Apply(&v, {}));
     Value data = v.Load(Input(0));
     if (ZeroPoint(0) != 0) data = v.Subtract(data, v.Constant(ZeroPoint(0)));
     return Rescaled(v, data, *steps);
+  });
+}
+
+bool Lowering::RescalesElements() const {
+  return !ChipRequantization().has_reals && emission_->driver().api.integers != 0 &&
+         !emission_->HasScales();
+}
+
+void Lowering::RescaledElements(
+    const std::function<Value(VectorBuilder&, const Values&)>& combine) {
+  const bool is_product = anchor().op == "relax.multiply";
+  const Requantization& rule = emission_->options().requantization;
+  std::vector<Tensor> tensors = {Input(0), Input(1)};
+  int bits = 0;
+  for (size_t i = 0; i < tensors.size() && IsQuantized(); ++i) {
+    const int own = InputDtype(i) == NPU_INT16 ? 17 : 9;
+    bits = is_product ? bits + own : std::max(bits, own);
+  }
+  std::vector<double> scale;
+  std::vector<Factors> factors;
+  if (IsQuantized() && is_product) {
+    scale = AccumulatorScale(*this, {});
+  } else if (IsQuantized()) {
+    FinerSteps finer = CommonSteps(*this, rule, bits);
+    scale = {finer.scale};
+    factors = std::move(finer.factors);
+  }
+  std::optional<IntegerSteps> steps;
+  if (IsQuantized()) steps = PlacedIntegerSteps(scale, bits > 31);
+  Elementwise(Output(), [&](VectorBuilder& v) {
+    Values values;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      Value value = v.Load(tensors[i]);
+      if (ZeroPoint(i) != 0) value = v.Subtract(value, v.Constant(ZeroPoint(i)));
+      if (steps.has_value() && !factors.empty()) {
+        value = RescaledBy(v, value, factors[i]);
+      } else if (IsQuantized() && !steps.has_value()) {
+        // What follows needs real numbers: the driver decides.
+        const Node& dequantize = graph().nodes[unit().dequantized[i]];
+        const std::vector<double> step = Numbers(graph().nodes[dequantize.inputs.at(1).node]);
+        const std::vector<float> number(step.begin(), step.end());
+        value = v.Multiply(value, v.Load(Constant(PerChannel(number.size()), number)));
+      }
+      values.push_back(value);
+    }
+    const Value result = combine(v, values);
+    return steps.has_value() ? Rescaled(v, result, *steps) : AppendFused(&v, result);
   });
 }
 

@@ -37,6 +37,7 @@
 namespace npu {
 
 class Emission;
+struct Factors;
 struct IntegerSteps;
 struct Units;
 
@@ -203,6 +204,12 @@ class Lowering : public CallView {
 
   /*! \name For the engine. */
   ///@{
+  /*! \brief Whether element-wise ops of two quantized tensors compute with integers alone: on a
+   *  chip without real numbers whose driver rescales. */
+  bool RescalesElements() const;
+  /*! \brief Lowers such an op: `combine` gets both arguments without their zero points, for a
+   *  product in steps of their own, else in common finer steps. */
+  void RescaledElements(const std::function<Value(VectorBuilder&, const Values&)>& combine);
   Lowering(const Graph* graph, const Unit* unit, const Units* units, Emission* emission)
       : CallView(graph, unit), units_(units), emission_(emission) {}
   /*! \brief Lowers the call and what is fused into it. */
@@ -226,8 +233,10 @@ class Lowering : public CallView {
    *  if it is not such a function, or the driver has no tables. */
   bool LowerAsLookup();
   /*! \brief What happens to the accumulator of a quantized op, in integers, with the tensors that
-   *  takes; none if it needs real numbers. */
-  std::optional<IntegerSteps> PlacedIntegerSteps();
+   *  takes; none if it needs real numbers. `scale` is that of the accumulator, which may be `wide`.
+   */
+  std::optional<IntegerSteps> PlacedIntegerSteps(const std::vector<double>& scale, bool wide);
+  Value RescaledBy(VectorBuilder& v, Value value, const Factors& by);
   /*! \brief Writes these steps for an accumulator. */
   Value Rescaled(VectorBuilder& v, Value result, const IntegerSteps& steps);
   /*! \brief The largest product of some of a tensor's dimensions. */
@@ -364,6 +373,9 @@ struct Requantization {
   int wide_multiplier_bits = 15;
   int least_shift = 2, most_shift = 62;
   npu_rounding rounding = NPU_ROUND_HALF_UP;
+  /*! \brief Whether the chip has real numbers; sums and products of elements are rescaled without
+   *  them. */
+  bool has_reals = true;
 };
 
 /*! \brief The rule of this backend's chip, while this thread lowers a graph. */

@@ -83,7 +83,7 @@ std::vector<double> AccumulatorScale(const CallView& call, const std::vector<dou
 }
 
 std::optional<IntegerSteps> ReadIntegerSteps(const CallView& call, const Units& units,
-                                             const std::vector<double>& scale,
+                                             const std::vector<double>& scale, bool wide,
                                              const Requantization& rule) {
   const Graph& graph = call.graph();
   const Unit& unit = call.unit();
@@ -94,7 +94,6 @@ std::optional<IntegerSteps> ReadIntegerSteps(const CallView& call, const Units& 
   if (step.size() != 1 || zero.size() != 1) return {};
 
   auto quantized = [&](double number) { return std::nearbyint(number / step[0]) + zero[0]; };
-  const bool wide = HasWideSums(call);
   IntegerSteps steps;
   steps.zero_point = zero[0];
   std::tie(steps.least, steps.most) = EndsOf(call.OutputDtype());
@@ -139,6 +138,22 @@ std::optional<IntegerSteps> ReadIntegerSteps(const CallView& call, const Units& 
   for (size_t i = 0; i < factors.size(); ++i) factors[i] = scale[i] / step[0];
   steps.factor = MakeFactors(call, rule, factors, wide);
   return steps;
+}
+
+FinerSteps CommonSteps(const CallView& call, const Requantization& rule, int bits) {
+  std::vector<double> scales;
+  for (size_t node : call.unit().dequantized) {
+    const std::vector<double> numbers = NumbersOf(call, call.graph().nodes[node].inputs.at(1));
+    if (numbers.size() != 1) call.Refuse("an argument has no constant scale, or several");
+    scales.push_back(numbers[0]);
+  }
+  FinerSteps finer;
+  // A sum has one bit more.
+  finer.scale = std::ldexp(*std::max_element(scales.begin(), scales.end()), bits - 30);
+  for (double scale : scales) {
+    finer.factors.push_back(MakeFactors(call, rule, {scale / finer.scale}));
+  }
+  return finer;
 }
 
 std::optional<std::vector<int64_t>> InSteps(const std::vector<double>& numbers,

@@ -37,7 +37,7 @@ def answer_about(
 ) -> Answer:
     """Ask the driver whether it takes a composite or, with `finish`, a whole region.
 
-    `rule`: `Requantize.numbers`; nothing else than a composite of integers needs it.
+    `rule`: `Chip.rule`; nothing else than a composite of integers needs it.
 
     The reason is codegen's sentence with that of the driver, in one line.
     """

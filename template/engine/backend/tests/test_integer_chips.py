@@ -12,6 +12,7 @@ from backend.engine.backend.table.capability import Input, Op, Quantized
 from backend.engine.backend.table.chip import Chip, Limits
 from backend.engine.backend.table.reasons import CHIP_LIMIT, Code
 from backend.engine.backend.table.table import Table
+from backend.engine.workbench.conformance.numpy_integers import requantize
 from narrow_drivers import DEQUANTIZE, QUANTIZE
 from support import build, compile_for, partition_for, variable
 
@@ -225,3 +226,86 @@ def test_the_passes_of_tvm_find_composites_of_integers_alone(integers_only):
     fused = FuseOpsByPattern(patterns, bind_constants=True)(whole)
     takes = integers_only.refusal(relax.BlockBuilder().normalize(op.add(X, X))) is None
     assert len(fused.get_global_vars()) == (2 if takes else 1)
+
+
+# ---- Values -------------------------------------------------------------------------------------
+
+SCALES = {"x": 0.013, "y": 0.4}
+ZEROS = {"x": 5, "y": -9, "out": 3}
+COMBINE = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+}
+
+
+def combined(name, dtypes, limited, chip):
+    """Return a model of an op between integers, its arguments, and its exact result."""
+    x, y = variable("x", 3, 4, 5, dtype=dtypes[0]), variable("y", 4, 1, dtype=dtypes[1])
+    generator = np.random.default_rng(0)
+    arguments = [
+        generator.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, True)
+        for dtype, shape in zip(dtypes[:2], ((3, 4, 5), (4, 1)), strict=True)
+    ]
+    scales = {key: np.float32(scale) for key, scale in SCALES.items()}
+    exact = [data.astype("int64") - ZEROS[key] for key, data in zip("xy", arguments, strict=True)]
+    reals = [data * scales[key] for key, data in zip("xy", exact, strict=True)]
+    scales["out"] = np.float32(np.abs(COMBINE[name](*reals)).max() / np.iinfo(dtypes[2]).max)
+
+    def converted(emit, function, data, key, dtype):
+        scale, zero = relax.const(scales[key]), relax.const(np.int32(ZEROS[key]))
+        return emit(function(data, scale, zero, -1, dtype))
+
+    def body(emit):
+        reals = [converted(emit, op.dequantize, data, str(data.name), "float32") for data in (x, y)]
+        value = emit(getattr(op, name)(*reals))
+        value = emit(op.nn.relu(value)) if limited else value
+        return converted(emit, op.quantize, value, "out", dtypes[2])
+
+    bits = 17 if "int16" in dtypes[:2] else 9
+    if name == "multiply":
+        step, wide = np.float64(scales["x"]) * np.float64(scales["y"]), 2 * bits > 31
+    else:
+        step, wide = np.ldexp(np.float64(max(scales["x"], scales["y"])), bits - 30), False
+        exact = [
+            requantize(data, np.float64(scales[key]), step, chip)
+            for key, data in zip("xy", exact, strict=True)
+        ]
+    sums = COMBINE[name](*exact).astype("int64")
+    result = requantize(sums, step, np.float64(scales["out"]), chip, wide) + ZEROS["out"]
+    ends = np.iinfo(dtypes[2])
+    least = max(ends.min, ZEROS["out"]) if limited else ends.min
+    return build([x, y], body), arguments, np.clip(result, least, ends.max).astype(dtypes[2])
+
+
+@needs("quantize", "dequantize")
+@pytest.mark.parametrize(
+    ("name", "dtypes", "limited"),
+    [
+        pytest.param(name, dtypes, limited, marks=() if is_quick else pytest.mark.thorough)
+        for name in COMBINE
+        for dtypes in (("int8",) * 3, ("uint8", "int8", "int16"), ("int16",) * 3)
+        for limited in (False, True)
+        for is_quick in [name in ("add", "multiply") and limited == ("int8" in dtypes)]
+    ],
+)
+def test_two_tensors_are_combined_by_rescaling_alone(name, dtypes, limited, integers_only):
+    """Bit for bit, by the chip's rule."""
+    entry = integers_only.get(name)
+    if entry is None or entry.quantized is None or not set(dtypes) <= set(entry.quantized.dtypes):
+        pytest.skip(f"the chip has no {name} of {', '.join(dtypes)}")
+    relu = integers_only.get("relu")
+    if limited and (relu is None or relu.quantized is None):
+        pytest.skip("the chip has no relu of integers")
+    skip_without(name)
+    if integers_only.chip.requantize.is_float32:
+        pytest.skip("the chip has scales at its tensors")
+    mod, arguments, expected = combined(name, dtypes, limited, integers_only.chip)
+    rows = rows_of(mod)
+    assert {row.placement for row in rows} == {"npu"}
+    assert len({row.composite for row in rows}) == 1
+    assert len(np.unique(expected)) > 2
+    found = result_of(mod, *arguments)
+    np.testing.assert_array_equal(found, expected)

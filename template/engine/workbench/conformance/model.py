@@ -276,7 +276,7 @@ class Model:
     def decline(self, **settings: object) -> str | None:
         """Return why the driver declines it as one composite; None if it takes it or fails."""
         options = Options.load(settings)
-        bounds, rule = {"n": SIZES[-1]}, TABLE.chip.requantize.numbers
+        bounds, rule = {"n": SIZES[-1]}, TABLE.chip.rule
         given = options.driver, options.driver_options(), bounds, False, rule
         # Only calls of one composite are fused; the label says nothing to codegen.
         composite = self.function().with_attr("Composite", f"{BACKEND}.{self.name}")
