@@ -105,19 +105,51 @@ def test_the_conformance_kit_passes_with_the_results_of_the_docs(
         _assert_read_right([case for case in cases if case["suite"] == "onnx_nodes"])
 
 
+def _with_chip(reference: Path, field: str, folder: Path) -> Path:
+    """Copy the package, with a field of its chip; return the folder for PYTHONPATH."""
+    package = site_packages(reference) / "tvm_example_npu"
+    shutil.copytree(package, folder / package.name)
+    table = folder / package.name / "vendor/capabilities.py"
+    before, _, rest = table.read_text().partition("CHIP = Chip(\n")
+    name = field.partition("=")[0]
+    fields, end, ops = rest.partition("\n)\n")
+    kept = [line for line in fields.splitlines() if not line.strip().startswith(f"{name}=")]
+    chip = "\n".join(["CHIP = Chip(", f"    {field},", *kept])
+    table.write_text(f"{before}{chip}{end}{ops}")
+    return folder
+
+
 @pytest.mark.parametrize("rule", ["multiplier_bits=7", 'multiplier_bits=15, rounding="half_even"'])
 def test_a_chip_that_rescales_by_another_rule_passes_the_suites_of_integers(
     reference: Path, rule: str, tmp_path: Path
 ) -> None:
-    package = site_packages(reference) / "tvm_example_npu"
-    shutil.copytree(package, tmp_path / package.name)
-    table = tmp_path / package.name / "vendor/capabilities.py"
-    limits, chip, ops = table.read_text().partition("    cancellation=True,")
-    table.write_text(f"{limits}    requantize=Requantize({rule}),\n{chip}{ops}")
+    packages = str(_with_chip(reference, f"requantize=Requantize({rule})", tmp_path))
     command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS, "--suite"]
-    run(*command, "quantized", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    run(*command, "quantized", cwd=tmp_path, PYTHONPATH=packages)
     command += ["fuzz", "--filter", "integer", "--fuzz-seconds", "5"]
-    run(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    run(*command, cwd=tmp_path, PYTHONPATH=packages)
+
+
+def test_a_chip_of_integers_passes_the_kit_and_its_own_tests(
+    reference: Path, tmp_path: Path
+) -> None:
+    types = 'dtypes=("int8", "uint8", "int16", "int32", "int64", "bool")'
+    packages = str(_with_chip(reference, types, tmp_path / "packages"))
+    command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS]
+    command += ["--fuzz-seconds", "5"]
+    command += ["--suite", "ops,quantized,contract,fuzz", "--output", tmp_path / "result"]
+    run(*command, cwd=tmp_path, PYTHONPATH=packages)
+    counts = json.loads((tmp_path / "result/conformance.json").read_text())["suites"]
+    assert counts["quantized"].items() >= {"declined": 0, "not_run": 0}.items()
+    # Cases of real numbers are not its own.
+    assert counts["ops"]["passed"] > 1000 > counts["ops"]["not_run"] > 500
+    assert counts["ops"]["declined"] == 0
+    copy_tests(ROOT / "reference_backend", tmp_path)
+    names = ("backend/tests/test_integer_chips", "backend/tests/test_quantized")
+    names += ("backend/tests/test_partition", "workbench/tests/test_quantize")
+    files = [f"engine/{name}.py" for name in names]
+    quiet = ("-q", "-p", "no:cacheprovider")
+    run(reference, "-m", "pytest", *quiet, *files, cwd=tmp_path, PYTHONPATH=packages)
 
 
 NO_INTEGERS = """

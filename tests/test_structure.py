@@ -18,11 +18,11 @@ PYTHON = ROOT / "template/engine"
 APART = {"benchmarks", "conftest.py", "tests"}
 MODULES = {path for path in PYTHON.rglob("*.py") if not APART & {*path.parts}}
 MOST_FLOORS = 12
-MOST_LINES = {"engine": 84_800, "engine/backend": 49_550, "rendered": 2_500, "vendor": 2_000}
+MOST_LINES = {"engine": 84_950, "engine/backend": 49_700, "rendered": 2_500, "vendor": 2_000}
 """In the reference backend; the engine's sources without tests and benchmarks. They only fall, but
 for features: SDKs that take a model file brought 2,200, TOSA 900, scales on tensors 1,200, whole
 operations 1,050, calibration, warnings and identity of SDKs 550, real forms of integers 250,
-and ending tools that hang 200."""
+ending tools that hang 200, and chips of integers 200."""
 MOST_NAMES = 35
 """In the interface of the conformance kit, which had 87 from 38 modules before it."""
 

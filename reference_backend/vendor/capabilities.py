@@ -36,7 +36,7 @@ from tvm_example_npu.engine.table import Decline
 
 # Limits of all ops.
 CHIP = Chip(
-    dtypes=(),  # ("float32", "int8"): no others; ("int8",): integers only; (): whatever an op allows
+    dtypes=(),  # ("float32", "int8"): no others; ("int8",): only integers; (): all of an op
     ranks=(),  # range(0, 5): at most 4 dimensions; (): whatever an op allows
     constant_weights=False,  # True: weights, biases and scales must be constants
     symbols=True,  # False: every size must be known when a model is compiled

@@ -155,6 +155,7 @@ needs_cancellation = pytest.mark.skipif(
     not getattr(getattr(TABLE, "chip", None), "cancellation", True),
     reason="a call that runs cannot be cancelled",
 )
+needs_reals = pytest.mark.skipif(not TABLE.chip.has_reals, reason="the chip has integers only")
 needs_symbols = pytest.mark.skipif(not _takes_symbols(), reason="the chip takes fixed sizes only")
 
 

@@ -61,6 +61,7 @@ def test_a_model_without_anything_for_the_npu_compiles():
     np.testing.assert_allclose(run(compile_for(mod), np.ones(3, "float32")), 0.0)
 
 
+@support.needs_reals
 @needs_symbols
 @needs("relu")
 @pytest.mark.parametrize("name", ["n", "4d", "7", "4*n", "-1", ""])
@@ -150,6 +151,7 @@ def test_two_symbols_may_have_one_name():
     np.testing.assert_array_equal(run(compile_for(mod), a, b), a @ b)
 
 
+@support.needs_reals
 @needs_symbols
 @needs("matmul", variable=True)
 def test_a_size_of_zero_that_the_result_lacks_is_refused():
@@ -180,6 +182,7 @@ def test_a_forked_process_runs_what_was_compiled_for_threads():
     assert os.waitpid(child, 0)[1] == 0
 
 
+@support.needs_reals
 @needs("gather_nd")
 def test_indices_of_another_batch_stay_on_the_host():
     data, indices = variable("data", 1, 3), variable("indices", 5, 1, dtype="int64")
@@ -263,6 +266,7 @@ def test_a_norm_on_the_host_is_over_its_axes(axes, dtype):
     np.testing.assert_allclose(found, right, rtol=1e-5 if dtype == "float32" else 4e-3)
 
 
+@support.needs_reals
 @needs_library("onnx")
 @needs("abs", "less_equal", "logical_not", "where", "astype", "multiply")
 @needs("multiply", dtype="int64")

@@ -13,6 +13,7 @@ import tvm
 from tvm import relax, rpc, tirx
 from tvm.runtime.vm import VirtualMachine
 
+import support
 from backend.engine.backend.compiling.parallel import DataParallel
 from backend.engine.workbench.conformance import chip
 from support import (
@@ -220,6 +221,7 @@ def farm():
     tracker.terminate()
 
 
+@support.needs_reals
 @needs_symbols
 @needs_unary
 def test_a_model_runs_on_a_board_behind_a_tracker(exported, farm, tmp_path):
@@ -257,6 +259,7 @@ def test_a_model_runs_on_a_board_behind_a_tracker(exported, farm, tmp_path):
 # ---- Several NPUs -------------------------------------------------------------------------------
 
 
+@support.needs_reals
 @needs_symbols
 @needs_devices(3)
 @needs_unary
@@ -289,6 +292,7 @@ def test_a_batch_is_computed_by_two_npus(exported, processes):
         model(exported.input)
 
 
+@support.needs_reals
 @needs_devices(2)
 @needs_unary
 def test_a_model_that_cannot_be_loaded_is_an_error_of_its_npus(exported, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import tvm
 from tvm import relax, te, topi
 
+import support
 from backend.engine.backend.passes.kernels import op_of
 from backend.engine.backend.passes.normalize import as_clip
 from backend.engine.backend.table.patterns import TABLE
@@ -130,6 +131,7 @@ NODES = {
 """Cases, and the op that each becomes."""
 
 
+@support.needs_reals
 @pytest.mark.usefixtures("nodes")
 def test_node_cases_of_onnx_run_on_the_npu():
     found = outcomes(onnx_nodes, *NODES)
@@ -148,6 +150,7 @@ def test_node_cases_of_onnx_run_on_the_npu():
         assert (relu.op, relu.dtype, relu.expected, relu.found) == ("Relu", "float32", "all", "all")
 
 
+@support.needs_reals
 @pytest.mark.usefixtures("nodes")
 def test_a_mistake_of_the_importer_is_not_a_failure():
     found = outcomes(onnx_nodes, "det_2d", "optional_has_element_empty_optional_input", "add")
@@ -201,6 +204,7 @@ def test_a_model_is_right(name):
     assert outcome.ratio < 1
 
 
+@support.needs_reals
 def test_a_model_that_is_not_where_it_should_be_fails(monkeypatch):
     pytest.importorskip("onnx")
     monkeypatch.setitem(models.MODELS, "onnx-resnet", models.Expected(regions=0))

@@ -86,6 +86,7 @@ def convolutions(channels=24, size=32):
     return support.build([x], body), [array(1, 8, size, size)]
 
 
+@support.needs_reals
 @needs("conv2d")
 def test_convolutions_in_three_memories():
     mod, arrays = convolutions()
@@ -93,6 +94,7 @@ def test_convolutions_in_three_memories():
     assert_plans_differ_and_values_do_not(mod, arrays, sizes)
 
 
+@support.needs_reals
 @needs("conv2d")
 def test_the_listing_shows_the_plan(tmp_path):
     mod, _ = convolutions()
@@ -144,6 +146,7 @@ def test_what_fits_stays_on_the_npu():
     assert [item.placement for item in report.ops] == ["npu", "host", "npu"], str(report)
 
 
+@support.needs_reals
 @support.needs_symbols
 @needs("conv2d")
 def test_a_symbol_is_planned_for_its_bound():
@@ -180,6 +183,7 @@ def attention(length=48, width=32, heads=2):
     return support.build([q, k, v], body), [array(*shape, seed=seed) for seed in range(3)]
 
 
+@support.needs_reals
 @needs("matmul", "softmax", variable=True)
 def test_attention_in_three_memories():
     mod, arrays = attention()
@@ -227,6 +231,7 @@ def test_each_op_computes_the_same_in_a_small_memory(op):
             support.assert_right(model, compiled(size).run(model.name, arguments), n)
 
 
+@support.needs_reals
 @needs("max_pool2d", "matmul")
 def test_the_last_tile_of_a_pool_may_be_smaller_than_its_window():
     x, weight = support.variable("x", 1, 2, 6, 7), relax.const(np.ones((4, 6), "float32"))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import backend
+import support
 from backend.engine.backend.verification.originals import original_of
 from support import needs, needs_library, partition_for, run_on_host, skip_where_declined
 
@@ -207,6 +208,7 @@ def test_a_given_number_of_steps_is_read(op):
 OPS = ("matmul", "add", "multiply", "subtract", "split", "sigmoid", "tanh", "concat", "where")
 
 
+@support.needs_reals
 @needs(*OPS, "expand_dims", "permute_dims", "strided_slice", "clip")
 @pytest.mark.parametrize("op", GATES)
 def test_all_of_it_is_on_the_npu(op):

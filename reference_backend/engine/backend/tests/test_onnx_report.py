@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 import backend
+import support
 from backend.engine.backend.ir.origins import Origin, with_span
 from support import build, needs, on_host, partition_for, run_command, skip_where_declined, variable
 
@@ -34,6 +35,7 @@ def metadata(item):
     return {entry.key: entry.value for entry in item.metadata_props}
 
 
+@support.needs_reals
 def test_regions_are_functions_and_nodes_say_where_they_run_and_why(onnx, tmp_path):
     mod = model()
     skip_where_declined(mod)

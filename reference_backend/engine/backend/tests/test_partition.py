@@ -272,6 +272,7 @@ def test_anything_but_a_module_is_refused_with_how_to_get_one():
 # ---- Control flow, and what TVM's own passes do not support -------------------------------------
 
 
+@support.needs_reals
 @needs("relu")
 def test_branches_are_partitioned():
     x, condition = variable("x", 4), relax.Var("c", relax.TensorType((), "bool"))
@@ -291,6 +292,7 @@ def test_branches_are_partitioned():
     assert [entry.op for entry in report_of(mod).offloaded] == ["relax.nn.relu"] * 3
 
 
+@support.needs_reals
 @needs_symbols
 @needs("relu")
 def test_a_match_cast_separates_regions():
@@ -310,6 +312,7 @@ def test_a_match_cast_separates_regions():
     assert found.regions
 
 
+@support.needs_reals
 @needs("relu")
 def test_a_packed_call_separates_regions():
     @tvm_ffi.register_global_func("test.minus_one", override=True)
@@ -331,6 +334,7 @@ def test_a_packed_call_separates_regions():
     assert entry.op == "relax.call_pure_packed"
 
 
+@support.needs_reals
 @needs("relu")
 def test_several_results_of_a_region_are_used():
     x = variable("x", 4)
@@ -343,6 +347,7 @@ def test_several_results_of_a_region_are_used():
     assert assert_same_values(build([x], body), [array(4)]).regions == [["relu", "relu"]]
 
 
+@support.needs_reals
 @needs("relu")
 def test_a_region_does_not_wait_for_itself():
     x = variable("x", 4)
@@ -373,6 +378,7 @@ def crossing(emit, x, y):
     return [emit(relax.op.add(one, from_other)), emit(relax.op.add(late, other))]
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_two_regions_do_not_wait_for_each_other():
     x, y = variable("x", 4), variable("y", 4)
@@ -383,6 +389,7 @@ def test_two_regions_do_not_wait_for_each_other():
     assert list(chain.from_iterable(found.regions)).count("add") == 2
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_a_pattern_around_something_else_is_left_out():
     """The pattern is a vendor's, without a check; TVM reports a cyclic dependency."""
@@ -409,6 +416,7 @@ def test_a_pattern_around_something_else_is_left_out():
         tvm_ffi.get_global_func("relax.backend.RemovePatterns")([name])
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_a_detection_head_is_cut_without_a_cycle():
     """Three scales read each other through host ops."""
@@ -431,6 +439,7 @@ def test_a_detection_head_is_cut_without_a_cycle():
 # ---- Limits of regions --------------------------------------------------------------------------
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_small_regions_stay_on_the_host():
     x = variable("x", 4)
@@ -455,6 +464,7 @@ def test_small_regions_stay_on_the_host():
     assert region.symbol.endswith("_0")
 
 
+@support.needs_reals
 @needs("relu", "add")
 @pytest.mark.parametrize(
     "limit", [1, *(pytest.param(limit, marks=pytest.mark.thorough) for limit in (2, 3))]
@@ -486,6 +496,7 @@ def test_the_largest_of_too_many_regions_stay(limit):
         assert_same_values(mod, [array(sizes[name])], name, max_regions=limit)
 
 
+@support.needs_reals
 @needs_symbols
 @needs("relu", "add")
 def test_the_size_of_a_symbolic_region_is_that_at_its_bound():
@@ -504,6 +515,7 @@ def test_the_size_of_a_symbolic_region_is_that_at_its_bound():
         assert list(map(len, found.regions)) == [count]
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_without_merging_each_composite_is_a_region():
     x, y = variable("x", 4), variable("y", 4)
@@ -517,6 +529,7 @@ def test_without_merging_each_composite_is_a_region():
     )
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_strict_lists_all_that_stays_on_the_host():
     x = variable("x", 4)
@@ -571,6 +584,7 @@ def test_names_that_no_op_has_are_a_warning(caplog):
     assert not caplog.records
 
 
+@support.needs_reals
 @needs("relu")
 def test_strict_ignores_bookkeeping_and_calls_of_own_functions():
     x = variable("x", 4)
@@ -585,6 +599,7 @@ def test_strict_ignores_bookkeeping_and_calls_of_own_functions():
     partition_for(builder.get(), strict=True)
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_only_the_cause_of_a_declined_region_goes_to_the_host(decline):
     """The rest forms regions around it."""
@@ -612,6 +627,7 @@ def test_only_the_cause_of_a_declined_region_goes_to_the_host(decline):
         partition_for(mod, on_decline="error")
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_a_region_that_is_declined_as_a_whole_goes_to_the_host(decline):
     def refuse_two(function, finish):
@@ -639,6 +655,7 @@ def labels_of(function):
     return labels
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_an_op_that_is_declined_behind_another_one_cuts_the_region(decline):
     """The driver accepts the op alone, and names it when it declines the region."""
@@ -705,6 +722,7 @@ def test_a_region_is_not_cut_forever(decline):
 # ---- Symbols ------------------------------------------------------------------------------------
 
 
+@support.needs_reals
 @needs_symbols
 @needs("relu", "add")
 def test_regions_know_the_bounds_of_their_symbols():
@@ -732,6 +750,7 @@ def test_regions_know_the_bounds_of_their_symbols():
     assert bounds(mod, symbol_bounds={"m": 2}, symbol_bound=5) == {"n": 9, "m": 2}
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_independent_host_work_does_not_split_a_region():
     x, y = variable("x", 4), variable("y", 4)
@@ -743,6 +762,7 @@ def test_independent_host_work_does_not_split_a_region():
     assert len(placement(partition_for(build([x, y], body)), "main").regions) == 1
 
 
+@support.needs_reals
 @needs("concat")
 def test_a_tuple_may_be_bound_to_a_variable():
     x, y = variable("x", 2, 3), variable("y", 4, 3)
@@ -776,6 +796,7 @@ def added(operand, arguments=(), swapped=False):
     return assert_same_values(mod, arrays).regions
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("shape", [(1, 4, 1, 1), (4, 1, 1)])
@@ -783,6 +804,7 @@ def test_a_constant_per_channel_is_a_bias(shape, swapped):
     assert added(constant(*shape), swapped=swapped) == [["conv2d_bias"]]
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 def test_a_parameter_and_a_reshaped_parameter_may_be_a_bias():
     bias = variable("b", 1, 4, 1, 1)
@@ -792,12 +814,14 @@ def test_a_parameter_and_a_reshaped_parameter_may_be_a_bias():
     assert ["conv2d_bias"] in [[item for item in labels if "conv" in item] for labels in found]
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 @pytest.mark.parametrize("shape", [(1, 1, 1, 6), (1, 1, 6, 1), (), (1,), (1, 4, 6, 1)])
 def test_other_constants_are_not_a_bias(shape):
     assert added(constant(*shape)) == [["conv2d", "add"]]
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 def test_a_computed_value_is_not_a_bias():
     bias = variable("b", 1, 4, 1, 1)
@@ -805,6 +829,7 @@ def test_a_computed_value_is_not_a_bias():
     assert sorted(chain.from_iterable(found)) == ["add", "conv2d"]
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_tensor_of_the_results_shape_is_a_residual(swapped):
@@ -812,12 +837,14 @@ def test_a_tensor_of_the_results_shape_is_a_residual(swapped):
     assert added(residual, [residual], swapped=swapped) == [["conv2d_residual"]]
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 def test_a_tensor_that_broadcasts_the_result_is_not_a_residual():
     residual = variable("r", 5, 4, 6, 6)
     assert added(residual, [residual]) == [["conv2d", "add"]]
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 def test_a_value_added_to_itself_is_not_a_residual():
     x = variable("x", *IMAGE)
@@ -829,6 +856,7 @@ def test_a_value_added_to_itself_is_not_a_residual():
     assert assert_same_values(build([x], body), [array(*IMAGE)]).regions == [["conv2d", "add"]]
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 def test_a_value_that_is_used_elsewhere_is_not_fused_away():
     x = variable("x", *IMAGE)
@@ -841,6 +869,7 @@ def test_a_value_that_is_used_elsewhere_is_not_fused_away():
     assert found.regions == [["conv2d", "add"]]
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 def test_one_of_two_added_convolutions_takes_the_other_as_residual():
     x = variable("x", *IMAGE)
@@ -852,6 +881,7 @@ def test_one_of_two_added_convolutions_takes_the_other_as_residual():
     assert sorted(chain.from_iterable(found.regions)) == ["conv2d", "conv2d_residual"]
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 def test_a_declined_fusion_gives_smaller_composites(decline):
     def refuse_bias(function, finish):
@@ -861,6 +891,7 @@ def test_a_declined_fusion_gives_smaller_composites(decline):
     assert added(constant(1, 4, 1, 1)) == [["conv2d", "add"]]
 
 
+@support.needs_reals
 @needs("conv2d", "add", variable=True)
 def test_unbound_constants_stay_arguments():
     x = variable("x", *IMAGE)
@@ -876,6 +907,7 @@ def test_unbound_constants_stay_arguments():
         assert len(partitioned[f"{BACKEND}_main_0"].params) == count
 
 
+@support.needs_reals
 @needs("conv2d", "add")
 def test_tvms_own_passes_work_with_the_patterns():
     x = variable("x", *IMAGE)
@@ -911,12 +943,14 @@ def product(axes, uses=1):
     return assert_same_values(mod, [array(2, 3, 4), array(2, 3, 4, seed=1)]).regions
 
 
+@support.needs_reals
 @needs("matmul", variable=True)
 def test_a_swap_of_the_last_dimensions_joins_the_matmul():
     assert product([0, 2, 1]) == [["linear"]]
     assert product([0, -1, -2]) == [["linear"]]
 
 
+@support.needs_reals
 @needs("matmul", variable=True)
 def test_a_transposed_operand_that_is_used_elsewhere_is_transposed():
     labels = list(chain.from_iterable(product([0, 2, 1], uses=2)))
@@ -924,6 +958,7 @@ def test_a_transposed_operand_that_is_used_elsewhere_is_transposed():
     assert "linear" not in labels
 
 
+@support.needs_reals
 @needs("matmul", variable=True)
 def test_another_order_of_dimensions_does_not_join():
     x, weight = variable("x", 2, 3, 4), variable("w", 4, 2, 5)
@@ -936,6 +971,7 @@ def test_another_order_of_dimensions_does_not_join():
     assert "linear" not in chain.from_iterable(found.regions)
 
 
+@support.needs_reals
 @needs("matmul", variable=True)
 @pytest.mark.parametrize(
     ("left", "right", "result"),
@@ -1046,6 +1082,7 @@ def test_running_statistics_that_are_read_are_results_of_a_batch_norm():
 # ---- Other normalizations -----------------------------------------------------------------------
 
 
+@support.needs_reals
 @needs("group_norm", variable=True)
 def test_a_normalization_may_disable_scale_and_shift():
     x, last = variable("x", 2, 4, 3), variable("b", 4)

@@ -168,6 +168,7 @@ def test_a_product_that_is_declined_with_integers_is_fused_as_one_of_real_number
     assert np.abs(found.astype("int64") - expected_of()).max() <= 1
 
 
+@support.needs_reals
 @needs_convolution
 @pytest.mark.parametrize("where", ["composite", "region"])
 def test_weights_of_a_product_on_the_host_stay_integers(where, decline):

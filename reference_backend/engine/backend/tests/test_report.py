@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 import backend
+import support
 from backend.engine.backend.ir.amounts import Amounts
 from backend.engine.backend.ir.origins import Origin
 from backend.engine.backend.regions.records import Names
@@ -209,6 +210,7 @@ def test_operations_are_those_of_the_table():
             assert 2 * macs == TABLE.count_operations(call, {}, bounds)
 
 
+@support.needs_reals
 @pytest.mark.usefixtures("bound_constants")
 @needs("conv2d", "relu")
 def test_amounts_of_ops_regions_and_borders_add_up():

@@ -6,6 +6,7 @@ from functools import cache, partial
 import pytest
 
 import quick_cases
+import support
 from backend.engine.backend.table.chip import ROUNDINGS, Chip, Requantize
 from backend.engine.workbench.conformance import chip, model, numpy_reference, ops, quantized
 from backend.engine.workbench.conformance.compiled import compile_all
@@ -84,6 +85,7 @@ def test_a_driver_with_shorter_multipliers_than_the_declared_ones_fails_with_rea
         assert "off by 1" in outcome.reason
 
 
+@support.needs_reals
 @needs("quantize")
 @needs_emulator
 def test_a_driver_that_rounds_halves_in_another_way_than_declared_fails(monkeypatch):

@@ -113,6 +113,7 @@ def command(folder, tmp_path):
     return run
 
 
+@support.needs_reals
 def test_a_part_that_cannot_be_extracted_is_reported_in_a_sentence(command, tmp_path):
     (tmp_path / "text").write_text("nothing of the kind")
     (tmp_path / "text.onnx").write_text("nothing of the kind")
@@ -163,6 +164,7 @@ def test_a_part_that_cannot_be_extracted_is_reported_in_a_sentence(command, tmp_
         assert sentence in line
 
 
+@support.needs_reals
 @needs("add", "multiply")
 @needs_symbols
 @pytest.mark.parametrize("sizes", [(), ("--shape", "x=5,3", "--shape", "y=5,3")])
@@ -207,6 +209,7 @@ def test_a_part_of_open_sizes_stands_alone(folder, given, sizes):
             np.testing.assert_allclose(case.expected[0], np.full(15, 2 * np.arccosh(15)), rtol=1e-3)
 
 
+@support.needs_reals
 def test_a_model_of_which_nothing_is_on_the_npu_has_no_parts(folder):
     x = support.variable("x", 2, 3)
     module = support.build([x], lambda emit: emit(relax.op.acosh(x)))
@@ -223,6 +226,7 @@ def test_a_model_of_which_nothing_is_on_the_npu_has_no_parts(folder):
     assert errors.startswith("FAILED: Nothing of host.json")
 
 
+@support.needs_reals
 @needs("take")
 def test_made_up_indices_are_inside_of_the_data(command, tmp_path):
     x, rows = support.variable("x", 4, 3), support.variable("rows", 5, dtype="int64")
@@ -235,6 +239,7 @@ def test_made_up_indices_are_inside_of_the_data(command, tmp_path):
     assert set(CaseFile.load(tmp_path / "case.npz").inputs[1]) <= {0, 1}
 
 
+@support.needs_reals
 def test_a_case_that_was_changed_is_refused(model, tmp_path):
     module = tvm.IRModule({"main": model.function()})
     inputs = [argument.values[1] for argument in model.arguments]
@@ -252,6 +257,7 @@ def test_a_case_that_was_changed_is_refused(model, tmp_path):
             CaseFile.load(path)
 
 
+@support.needs_reals
 def test_a_case_that_is_given_twice_runs_once(command, tmp_path):
     ones = np.ones((2, 3), "float32")
     module = tvm.ir.load_json((tmp_path / "model.json").read_text())
@@ -260,6 +266,7 @@ def test_a_case_that_is_given_twice_runs_once(command, tmp_path):
     assert (code, "in 1 cases" in line) == (0, True), line
 
 
+@support.needs_reals
 def test_a_file_that_is_not_a_case_is_refused(command, tmp_path):
     (tmp_path / "text").write_text("nothing of the kind")
     for arguments in (("text",), ("text", "--list")):

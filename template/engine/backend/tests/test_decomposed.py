@@ -223,6 +223,7 @@ def composites(mod, name="main"):
     return support.placement(partition_for(mod), name)
 
 
+@support.needs_reals
 @needs("conv2d", "hard_swish")
 def test_a_chain_is_fused_behind_a_convolution():
     x, weight = variable("x", 1, 3, 8, 8), relax.const(np.ones((4, 3, 3, 3), "float32"))
@@ -402,6 +403,7 @@ def test_a_value_that_would_make_a_model_large_is_not_folded(rows, folded):
         assert simplified(mod) == [*([] if folded else [left]), "relax.add"]
 
 
+@support.needs_reals
 @support.needs_symbols
 def test_a_tensor_that_is_computed_from_a_size_stays_on_the_host():
     symbol = tirx.Var("n", "int64")
@@ -418,6 +420,7 @@ def test_a_tensor_that_is_computed_from_a_size_stays_on_the_host():
         assert known in found.reason or DECLINES in found.reason
 
 
+@support.needs_reals
 @support.needs_symbols
 @needs("broadcast_to", "add")
 def test_a_tensor_that_is_computed_from_the_size_of_an_input_is_in_its_region():

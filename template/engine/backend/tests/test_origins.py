@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 import backend
+import support
 from backend.engine.backend.ir.origins import Origin, is_named, origin_of, with_absorbed, with_span
 from support import (
     build,
@@ -246,6 +247,7 @@ def test_a_chain_that_a_pass_makes_one_op_keeps_its_names_in_the_report():
     assert backend.Report.from_json(report.to_json()) == report
 
 
+@support.needs_reals
 @needs("relu", "add")
 def test_sentences_have_the_names_of_the_author():
     x = variable("x", 4)

@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+import support
 from backend.engine.backend.regions import overlap
 from compiled_region import LASTING, Region, can_last
 from support import (
@@ -111,6 +112,7 @@ OTHER = KNOWN[-1] if KNOWN else ""
 DIAMOND = [("a", OP, "x"), ("b", OTHER, "x"), ("c", OTHER, "a"), ("d", OP, "b")]
 
 
+@support.needs_reals
 @needs_unary
 @pytest.mark.parametrize(
     ("steps", "results", "expected"),
@@ -139,6 +141,7 @@ def test_calls_are_submitted_that_can_overlap(steps, results, expected):
     program.assert_computes(program.compile())
 
 
+@support.needs_reals
 @needs_symbols
 @needs_unary
 def test_a_symbolic_batch_overlaps():
@@ -166,6 +169,7 @@ def test_any_graph_of_regions_computes_what_the_host_does(seed):
     program.assert_computes(program.compile())
 
 
+@support.needs_reals
 @needs_unary
 @can_last
 def test_two_requests_are_in_flight_at_once():

@@ -520,6 +520,7 @@ def test_a_quantized_constant_stays_one_if_the_table_has_dequantize():
 # ---- Small defects ------------------------------------------------------------------------------
 
 
+@support.needs_reals
 @needs("take")
 @pytest.mark.parametrize(
     "mode, numpy_mode", [("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")]
@@ -533,6 +534,7 @@ def test_a_border_of_the_input_runs_on_the_npu(mode, numpy_mode):
     np.testing.assert_array_equal(run(mod, data), np.pad(data, widths, numpy_mode))
 
 
+@support.needs_reals
 @needs("take", "conv1d", "relu")
 def test_a_reflected_border_before_a_convolution_is_one_region():
     x, weight = variable("x", 1, 4, 16), RNG.standard_normal((4, 4, 3)).astype("float32")
@@ -576,6 +578,7 @@ def test_a_short_time_fourier_transform_is_one_region():
     np.testing.assert_allclose(run(mod, data), as_on_the_host(mod, data), 1e-4, 1e-4)
 
 
+@support.needs_reals
 @needs("relu")
 @pytest.mark.parametrize(
     "size", [4, pytest.param(tvm.tirx.Var("n", "int64"), marks=support.needs_symbols)]

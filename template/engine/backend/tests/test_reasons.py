@@ -366,6 +366,7 @@ def _together(function, whole):
     return whole and function.script().count("R.nn.relu(") > 1
 
 
+@support.needs_reals
 @needs("relu")
 @pytest.mark.parametrize(
     ("count", "declines", "code"),
@@ -385,6 +386,7 @@ def test_a_declined_op_has_the_drivers_reason(decline, count, declines, code):
         assert entry.declined
 
 
+@support.needs_reals
 @needs("relu")
 @pytest.mark.parametrize("of_driver", [True, False])
 def test_a_reason_of_several_lines_is_one_line(of_driver, decline):
@@ -403,6 +405,7 @@ def test_a_reason_of_several_lines_is_one_line(of_driver, decline):
     assert not any(line.startswith("8 kB") or line.strip().startswith("8 kB") for line in lines)
 
 
+@support.needs_reals
 @needs("relu")
 def test_an_op_at_which_the_driver_fails_is_not_declined(decline):
     decline(lambda function, whole: "relu: the driver failed: 3 positions; the window has 5")

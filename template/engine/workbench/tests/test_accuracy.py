@@ -179,6 +179,7 @@ def test_it_says_in_which_type_each_layer_runs():
     assert found["add+relu"].runs_as == ("int8, inside float32",)
 
 
+@support.needs_reals
 @needs("matmul", "quantize", "dequantize")
 def test_it_says_which_layers_compute_with_floats_and_which_are_on_the_host():
     support.skip_without_integers("matmul")

@@ -202,6 +202,7 @@ def test_a_file_that_is_not_a_library_is_refused_before_it_is_loaded(folder, tmp
     assert "--strict is for compiling" in failure("run", folder / "model.so", "--strict")
 
 
+@support.needs_reals
 @needs("relu")
 def test_a_library_of_another_backend_is_refused(tmp_path):
     x = support.variable("x", 2, 3)

@@ -16,6 +16,7 @@ from tvm import relax
 from tvm.runtime.vm import VirtualMachine
 
 import backend
+import support
 from backend.engine.backend.compiling.parallel import DataParallel
 from backend.engine.backend.ir.origins import Origin
 from backend.engine.backend.profiling import Memory, Peaks
@@ -89,6 +90,7 @@ def facts(profile):
     return ops, [(event.region, event.name, event.label) for event in profile.events]
 
 
+@support.needs_reals
 def test_regions_calls_and_functions_of_the_host_are_in_it(model, profile):
     assert [region.symbol for region in profile.regions] == model.regions
     assert len(model.regions) == 2
@@ -109,6 +111,7 @@ def test_regions_calls_and_functions_of_the_host_are_in_it(model, profile):
     assert not names & {f"{name}{end}" for name in model.regions for end in ("", ".submit")}
 
 
+@support.needs_reals
 @needs_emulator
 def test_sums_are_the_counters_to_the_last_unit(profile):
     assert (profile.unit, profile.ticks_per_us) == ("cycles", 1000.0)
@@ -142,6 +145,7 @@ def test_sums_are_the_counters_to_the_last_unit(profile):
     assert sum(op.operations for op in profile.ops) == totals["operations"]
 
 
+@support.needs_reals
 @needs_emulator
 def test_ops_have_the_names_of_the_author(model, profile):
     assert [(op.region, op.op) for op in profile.ops] == [
@@ -160,6 +164,7 @@ def test_ops_have_the_names_of_the_author(model, profile):
     assert backend.profile(model.executable, INPUT, report=known).ops[0].origin == stem.origin
 
 
+@support.needs_reals
 def test_a_driver_without_events_leaves_the_times_on_the_host(profile):
     if profile.unit is not None:
         recording = {
@@ -236,6 +241,7 @@ def assert_is_trace(text):
     return {names["thread_name", key]: events for key, events in tracks.items()}
 
 
+@support.needs_reals
 def test_the_trace_has_a_track_for_each_engine_and_the_host(profile):
     tracks = assert_is_trace(profile.to_trace())
     assert [event["name"] for event in tracks["calls"]] == ["call 0", "call 1"]
@@ -255,6 +261,7 @@ def test_the_trace_has_a_track_for_each_engine_and_the_host(profile):
     assert sum(map(len, tracks.values())) == 2 + len(profile.host) + 4 + len(profile.events)
 
 
+@support.needs_reals
 @needs_emulator
 def test_the_trace_has_the_names_of_the_author(profile):
     trace = json.loads(profile.to_trace())["traceEvents"]
@@ -267,6 +274,7 @@ def test_the_trace_has_the_names_of_the_author(profile):
     assert any(event["name"].endswith(": stem (conv)") for event in mine)
 
 
+@support.needs_reals
 def test_regions_that_are_in_flight_together_have_tracks_of_their_own(profile):
     """Their runs overlap on the host; on an engine, one comes after the other."""
     regions = tuple(
@@ -279,6 +287,7 @@ def test_regions_that_are_in_flight_together_have_tracks_of_their_own(profile):
     assert [event["name"] for event in tracks["regions 2"]] == [regions[1].symbol]
 
 
+@support.needs_reals
 @needs_emulator
 def test_pictures_have_a_mark_for_each_event_and_op(profile):
     once = [event for event in profile.events if event.call == 0]
@@ -297,6 +306,7 @@ def test_pictures_have_a_mark_for_each_event_and_op(profile):
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+@support.needs_reals
 @needs_emulator
 def test_the_roofline_has_the_operations_of_the_model_below_the_roofs(profile):
     points = points_of(profile)
@@ -324,6 +334,7 @@ def test_the_roofline_has_the_operations_of_the_model_below_the_roofs(profile):
     assert "2,048 operations per cycle" in texts and "dram: 32 bytes per cycle" in texts
 
 
+@support.needs_reals
 @needs_emulator
 def test_without_peaks_the_roofline_has_the_points_alone_and_says_so(profile):
     blind = replace(profile, regions=tuple(replace(item, peaks=None) for item in profile.regions))
@@ -337,6 +348,7 @@ def test_without_peaks_the_roofline_has_the_points_alone_and_says_so(profile):
     assert "100 operations per cycle" in flat.to_svg("roofline")
 
 
+@support.needs_reals
 @needs_emulator
 def test_the_memory_map_reaches_the_peak_that_the_counters_have(profile):
     used = [region.counters["scratchpad_bytes"] for region in profile.regions]
@@ -376,6 +388,7 @@ def test_names_that_xml_does_not_have_are_in_the_pictures(profile):
         assert root.tag == f"{SVG}svg" and not root.findall(f".//{SVG}b")
 
 
+@support.needs_reals
 def test_results_are_the_same_and_recording_is_off_afterwards(model):
     machine = VirtualMachine(model.executable, tvm.cpu())
     x = tvm.runtime.tensor(INPUT)
@@ -411,6 +424,7 @@ def test_neither_reading_events_nor_garbage_counts_as_time(model):
             assert begin < call["begin_us"] < call["end_us"] <= call["recorded_us"] < end
 
 
+@support.needs_reals
 def test_an_error_ends_the_recording(model):
     machine = VirtualMachine(model.executable, tvm.cpu())
     recorder = Recorder(machine)
@@ -469,6 +483,7 @@ def test_an_exported_library_has_the_same_profile(model, profile, tmp_path):
         assert facts(found) == facts(profile)
 
 
+@support.needs_reals
 @needs_devices(2)
 def test_each_of_several_npus_has_a_profile(model, profile, tmp_path):
     path = tmp_path / "model.so"
@@ -488,6 +503,7 @@ def test_each_of_several_npus_has_a_profile(model, profile, tmp_path):
             parallel.profile(x.astype("float64"))
 
 
+@support.needs_reals
 @needs_wheel
 def test_a_board_records_for_whoever_is_connected(model, profile, tmp_path):
     for module in ("cloudpickle", "psutil", "tornado"):

@@ -13,6 +13,7 @@ import pytest
 from tvm import relax
 
 import backend
+import support
 from backend.engine.backend.ir.origins import Origin
 from backend.engine.backend.profiling import HostCall
 from backend.engine.backend.profiling.origin_names import mismatch, named_host_calls
@@ -85,6 +86,7 @@ def convolutions(*shape, channels):
     return build([x], body), np.ones(shape, "float32")
 
 
+@support.needs_reals
 @needs_emulator
 @needs("conv2d", "relu")
 @pytest.mark.usefixtures("bound_constants")

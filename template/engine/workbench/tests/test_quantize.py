@@ -298,6 +298,7 @@ def branches(opset=17):
     return onnx_model(lines, ["n", 3, 8, 8], ["s"], weights, opset)
 
 
+@support.needs_reals
 @needs_onnx
 @needs("max_pool2d", "concat", "softmax")
 def test_joined_tensors_share_a_scale():
@@ -321,6 +322,7 @@ def test_joined_tensors_share_a_scale():
     assert np.abs(result - expected).max() < 0.02
 
 
+@support.needs_reals
 @needs_onnx
 def test_the_best_scores_of_a_model_are_chosen_from_floats():
     lines = ("a = MatMul x wa", "r = Relu a", "s = MatMul r wb", "b i = TopK s k axis=-1")
@@ -343,6 +345,7 @@ def test_old_opsets_and_nodes_without_names_are_taken():
     assert next(item.version for item in found.opset_import if not item.domain) >= 13
 
 
+@support.needs_reals
 @needs_onnx
 @support.needs_symbols
 @pytest.mark.parametrize("names, left", [(["a"], 2), (["[ab]"], 1), (("c", "a"), 1), ("c", 2)])
@@ -366,6 +369,7 @@ def types_of(graph):
     return found
 
 
+@support.needs_reals
 @needs_onnx
 @needs_int16
 @pytest.mark.parametrize(
@@ -425,6 +429,7 @@ def test_each_method_of_onnx_runtime(method):
     assert decibels(*results) > (10 if method == "moving_average" else 20)
 
 
+@support.needs_reals
 @needs_onnx
 @support.needs_symbols
 @pytest.mark.parametrize("name", ["uint8", pytest.param("int16", marks=needs_int16)])
@@ -499,6 +504,7 @@ def test_activations_of_several_ops_belong_to_the_products_before_them():
     assert np.abs(result - expected).max() <= 0.03 * np.abs(expected).max()
 
 
+@support.needs_reals
 @needs_onnx
 def test_a_result_that_a_relu_reads_keeps_its_negative_values():
     lines = ("a = Conv x w", "r = Relu a", "b = Conv r v")
@@ -577,6 +583,7 @@ def chain_with_an_outlier(unread=False):
     return onnx_model(lines, [8, 16], ["c"], {"wa": large, "wb": small, "wc": weight})
 
 
+@support.needs_reals
 @needs_onnx
 @pytest.mark.parametrize("wide", [False, pytest.param(True, marks=needs_int16)])
 def test_the_layer_that_hurts_most_becomes_int16_or_float_until_the_accuracy_is_reached(
@@ -815,6 +822,7 @@ def test_a_program_with_a_symbolic_batch_and_inputs_by_name(method):
     assert np.abs(result - results[0]).max() < 0.02 * np.abs(results[0]).max()
 
 
+@support.needs_reals
 @needs_torch
 @pytest.mark.parametrize(
     "names, left",
@@ -952,6 +960,7 @@ def quantized_layers(name):
     return placed(mod)
 
 
+@support.needs_reals
 @needs_torch
 @pytest.mark.parametrize(
     "name",
@@ -974,6 +983,7 @@ def test_only_the_edges_of_layers_are_real_numbers(name):
     assert {label.startswith("quantized_") for label in labels_of(ops)} == {True}
 
 
+@support.needs_reals
 @needs_torch
 def test_the_best_scores_of_a_program_are_chosen_from_floats():
     ops = quantized_layers("topk")
@@ -982,6 +992,7 @@ def test_the_best_scores_of_a_program_are_chosen_from_floats():
 
 
 @thorough
+@support.needs_reals
 @needs_torch
 @needs("layer_norm", "permute_dims", "reshape")
 def test_the_products_of_a_transformer_layer_are_integers():
@@ -991,6 +1002,7 @@ def test_the_products_of_a_transformer_layer_are_integers():
     assert in_float(ops).isdisjoint(ACTIVATIONS)
 
 
+@support.needs_reals
 @needs_torch
 @needs("permute_dims", "reshape", "strided_slice", "take")
 @pytest.mark.parametrize("name, count", [pytest.param("lstm", 3, marks=thorough), ("einsum", 1)])
@@ -1001,6 +1013,7 @@ def test_products_inside_of_larger_ops_are_integers(name, count):
     assert alone(ops, "dequantize") == []
 
 
+@support.needs_reals
 @needs_torch
 def test_a_layer_whose_data_are_0_stays_in_float():
     import torch
@@ -1016,6 +1029,7 @@ def test_a_layer_whose_data_are_0_stays_in_float():
     assert kinds == [True, True, False, True]
 
 
+@support.needs_reals
 @needs_onnx
 @pytest.mark.filterwarnings("ignore:The tensor 'b' is 0")
 def test_a_node_whose_data_are_0_stays_in_float():
@@ -1109,6 +1123,7 @@ def test_torch_layers_that_cannot_be_quantized_are_named():
         quantize_for(Dot().eval(), images(shape=(8, 8)))
 
 
+@support.needs_reals
 @needs_torch
 def test_a_module_that_must_lose_nothing_is_returned_as_a_program():
     import torch
