@@ -77,6 +77,8 @@ class Composition:
         computes = self.kind in (Kind.INTEGERS, Kind.TO_REAL)
         if not computes or self.op.inside not in _INSIDE:
             return None
+        if self.op.inside == "elements" and self.op.quantized and not self.op.quantized.reals:
+            return None  # They are rescaled, or read from a table.
         return Reason(Code.REAL_INSIDE, f"{self.op.name} {_INSIDE[self.op.inside]}")
 
     @property

@@ -188,6 +188,8 @@ class Quantized:
         What may be fused between the op and the quantize; none: as with real numbers.
     to_real
         Whether the result of a product may be real: without a quantize.
+    reals
+        Whether the chip has real numbers, with which elements may be computed.
     """
 
     channel: int | None = None
@@ -195,6 +197,7 @@ class Quantized:
     dtypes: tuple[str, ...] = ("int8", "uint8", "int16")
     fuses: Fuses | None = None
     to_real: bool = True
+    reals: bool = True
 
     @property
     def bytes(self) -> tuple[str, ...]:

@@ -158,8 +158,11 @@ def _quantized(op: Op, chip: Chip, limits: Limits) -> Quantized | None:
         raise ValueError(_nothing(op, "quantized", limits.quantized, op.quantized.dtypes))
     dtypes = _common(left, chip.dtypes)
     fuses = None if limits.quantized_fuses is None else _fuses(op, limits.quantized_fuses)
-    to_real = limits.to_real and chip.has_reals
-    return replace(op.quantized, dtypes=dtypes, fuses=fuses, to_real=to_real) if dtypes else None
+    if not dtypes:
+        return None
+    reals = chip.has_reals
+    to_real = limits.to_real and reals
+    return replace(op.quantized, dtypes=dtypes, fuses=fuses, to_real=to_real, reals=reals)
 
 
 def _unknown(op: Op, what: str, name: str, names: Iterable[str]) -> str:

@@ -306,6 +306,8 @@ def test_two_tensors_are_combined_by_rescaling_alone(name, dtypes, limited, inte
     rows = rows_of(mod)
     assert {row.placement for row in rows} == {"npu"}
     assert len({row.composite for row in rows}) == 1
+    assert {row.runs_in for row in rows} == {" x ".join(dict.fromkeys(dtypes[:2]))}
+    assert not any(row.wider for row in rows)
     assert len(np.unique(expected)) > 2
     found = result_of(mod, *arguments)
     np.testing.assert_array_equal(found, expected)
