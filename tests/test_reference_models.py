@@ -138,11 +138,13 @@ def test_a_chip_of_integers_passes_the_kit_and_its_own_tests(
     command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS]
     command += ["--fuzz-seconds", "5"]
     command += ["--suite", "ops,quantized,contract,fuzz", "--output", tmp_path / "result"]
+    for text in ("ops/add", "ops/softmax", "ops/take", "quantized/", "contract/", "fuzz/"):
+        command += ["--filter", text]
     run(*command, cwd=tmp_path, PYTHONPATH=packages)
     counts = json.loads((tmp_path / "result/conformance.json").read_text())["suites"]
     assert counts["quantized"].items() >= {"declined": 0, "not_run": 0}.items()
     # Cases of real numbers are not its own.
-    assert counts["ops"]["passed"] > 1000 > counts["ops"]["not_run"] > 500
+    assert min(counts["ops"]["passed"], counts["ops"]["not_run"]) > 10
     assert counts["ops"]["declined"] == 0
     copy_tests(ROOT / "reference_backend", tmp_path)
     names = ("backend/tests/test_integer_chips", "backend/tests/test_quantized")
