@@ -333,6 +333,107 @@ int main() {
 )
 
 
+MIXED = (
+    ADD_RESULT
+    + """
+npu_tensor_desc Matrix(npu_dtype dtype, int64_t rows, int64_t columns) {
+  return {dtype, 2, {{rows, -1}, {columns, -1}}};
+}
+
+void Print(const Builder& builder) {
+  const Program parsed = Parse(builder.bytes.data(), builder.bytes.size());
+  for (const Node& node : parsed.nodes) {
+    std::printf("%s(", NameOf(node).c_str());
+    for (int32_t input : parsed.InputsOf(node)) {
+      std::printf("%d ", parsed.At(input).dtype);
+    }
+    const Value& out = parsed.At(node.out);
+    std::printf("-> %d[%d, %d]) ", out.dtype, static_cast<int>(out.dims[0]),
+                static_cast<int>(out.dims[1]));
+  }
+  std::puts("");
+}
+
+void Steps(const Driver& driver, npu_dtype to, const std::vector<npu_step>& steps) {
+  Builder builder;
+  builder.driver = &driver;
+  const npu_tensor_desc half = Matrix(NPU_FLOAT16, 2, 4), narrow = Matrix(NPU_INT8, 1, 4);
+  builder.AddInput(&half);
+  builder.AddInput(&narrow);
+  if (AddResult(&builder, Matrix(to, 2, 4), steps)) Print(builder);
+}
+
+void Product(const Driver& driver, npu_dtype from, npu_dtype to) {
+  Builder builder;
+  builder.driver = &driver;
+  const npu_tensor_desc left = Matrix(from, 2, 3), right = Matrix(from, 3, 4);
+  const npu_tensor_desc result = Matrix(to, 2, 4);
+  npu_matmul op = {};
+  op.size = sizeof(op);
+  op.a = builder.AddInput(&left);
+  op.b = builder.AddInput(&right);
+  op.out = builder.AddTensor(&result, Source::kNode);
+  const npu_step steps[] = {{NPU_STEP_RELU, 1, {{NPU_OPERAND_ACCUMULATOR, 0, 0}}, ""},
+                            {NPU_STEP_TANH, 1, {{NPU_OPERAND_STEP, 0, 0}}, ""}};
+  npu_vector_program epilogue = {};
+  epilogue.steps = steps;
+  epilogue.step_count = 2;
+  op.epilogue = &epilogue;
+  std::string reason;
+  if (npu::kit::Try(&reason, [&] { builder.Add(&op); }) != NPU_OK) {
+    std::puts(reason.c_str());
+    return;
+  }
+  builder.MarkOutput(op.out);
+  builder.Finish();
+  Print(builder);
+}
+
+void Halves(const Driver& driver) {
+  Builder builder;
+  builder.driver = &driver;
+  const npu_tensor_desc half = Matrix(NPU_FLOAT32, 2, 4), whole = Matrix(NPU_FLOAT32, 4, 4);
+  const npu_tensor data[] = {builder.AddInput(&half), builder.AddInput(&half)};
+  const npu_tensor out = builder.AddTensor(&whole, Source::kNode);
+  for (int64_t i : {0, 1}) {
+    npu_copy op = {};
+    op.size = sizeof(op);
+    op.data = data[i];
+    op.out = out;
+    op.permutation[1] = 1;
+    for (int32_t d : {0, 1}) op.data_step[d] = op.out_step[d] = 1;
+    op.out_offset[0] = 2 * i;
+    std::string reason;
+    if (npu::kit::Try(&reason, [&] { builder.Add(&op); }) != NPU_OK) {
+      std::puts(reason.c_str());
+      return;
+    }
+  }
+  builder.MarkOutput(out);
+  builder.Finish();
+  Print(builder);
+}
+
+int main() {
+  const npu_operand half = {NPU_OPERAND_TENSOR, 0, 0}, narrow = {NPU_OPERAND_TENSOR, 1, 0};
+  for (bool mixed : {true, false}) {
+    Driver driver = {};
+    driver.reason = [](const Program&, const Node&) { return std::string(); };
+    driver.integers = true;
+    driver.mixed = mixed;
+    Steps(driver, NPU_FLOAT16,
+          {{NPU_STEP_MULTIPLY, 2, {half, narrow}, ""},
+           {NPU_STEP_TANH, 1, {{NPU_OPERAND_STEP, 0, 0}}, ""}});
+    Steps(driver, NPU_INT8, {{NPU_STEP_CAST, 1, {narrow}, ""}});
+    Product(driver, NPU_INT8, NPU_FLOAT32);
+    Product(driver, NPU_FLOAT16, NPU_FLOAT16);
+    Halves(driver);
+  }
+}
+"""
+)
+
+
 CHANNELS = (
     "#include <cmath>\n"
     + ADD_RESULT
@@ -734,6 +835,24 @@ def test_quantize_and_dequantize_are_nodes_of_drivers_that_know_them(tmp_path: P
         dequantize,
         f"{dequantize}tanh(0 -> 0, 0, 0) {quantize}",
         *[mixed] * 4,
+    ]
+
+
+def test_mixed_nodes_are_for_drivers_that_say_so(tmp_path: Path) -> None:
+    """Element types are 0 for float32, 1 for float16, 2 for int8, 4 for int32."""
+    assert _run_with_the_kit(MIXED, tmp_path).splitlines() == [
+        # Steps of real numbers are float32 until the last one.
+        "multiply(1 2 -> 0[2, 4]) tanh(0 -> 1[2, 4]) ",
+        "cast(2 -> 2[2, 4]) ",
+        "matmul(2 2 -> 4[2, 4]) relu(4 -> 0[2, 4]) tanh(0 -> 0[2, 4]) ",
+        "matmul(1 1 -> 0[2, 4]) tanh(0 -> 1[2, 4]) ",
+        # The second copy also reads what the first one wrote.
+        "copy(0 -> 0[4, 4]) copy(0 0 -> 0[4, 4]) ",
+        "the driver kit has no nodes that mix element types",
+        "a result is broadcast, for which there is no node",
+        "the driver kit has no nodes that mix element types",
+        "matmul(1 1 -> 1[2, 4]) tanh(1 -> 1[2, 4]) ",
+        "there is no node that writes a part of a tensor",
     ]
 
 
