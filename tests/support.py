@@ -283,8 +283,10 @@ def copy_tests(project: Path, destination: Path) -> None:
 
     There, the tests import the installed package.
     """
-    for name in ("engine/tests", *WINGS, "vendor/tests"):
-        shutil.copytree(project / name, destination / name)
+    isa = ("engine/backend/isa/tests", "engine/workbench/isa_emulator/tests")
+    for name in ("engine/tests", *WINGS, *isa, "vendor/tests"):
+        if (project / name).is_dir():
+            shutil.copytree(project / name, destination / name)
     (names,) = project.glob("python/*/_backend.py")
     for file in (names, project / "pyproject.toml", project / "engine/conftest.py"):
         copy = destination / file.relative_to(project)

@@ -42,6 +42,7 @@ QUOTED = {
     "make demo": (".ci/run", "make demo"),
     "make docs": (".ci/run", "make docs"),
     "make test": (".ci/run", "make test"),
+    "engine.backend.isa.cpp": ("tests/test_isa.py", '"engine.backend.isa.cpp"'),
     "copier copy --vcs-ref": ("Makefile", "--vcs-ref HEAD"),
     "copier copy --data-file": ("tests/test_answers.py", "--data-file"),
     "copier update": ("tests/test_update.py", "run_update("),

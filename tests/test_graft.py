@@ -380,6 +380,16 @@ def test_a_checkout_must_be_tvm_and_clean(
     assert "was not grafted" in refusal(capsys, tvm, "ungraft", NAME)
 
 
+def test_a_backend_with_an_instruction_set_is_refused(
+    tvm: Path, render: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = support.contents(tvm)
+    other = render(backend_name=NAME, ops=["relu"], driver="isa")
+    told = refusal(capsys, tvm, "graft", "--backend", str(other))
+    assert f"{other} has an instruction set of its own, whose compiler and emulator are not" in told
+    assert support.contents(tvm) == before
+
+
 def test_only_a_backend_under_apache_2_is_accepted(
     tvm: Path, backend: Path, render: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,6 +99,8 @@ OTHER_WORDS = {
 
 NOT_RUN = {
     "docs/deploy.md": "files, which its commands run: test_deploy.py",
+    "docs/isa-emulator.md": "a run of a program: test_isa.py",
+    "docs/isa-table.md": "a machine and an instruction, of which test_isa.py makes a table",
     "docs/profile.md": "engine/workbench/tests/test_profile.py and test_rpc.py make these calls",
 }
 

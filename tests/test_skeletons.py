@@ -28,12 +28,13 @@ from support import (
 )
 
 OPS = ["add", "astype", "clip", "conv2d", "max_pool2d", "relu", "reshape"]
-SKELETONS = ["graph", "commands", "model"]
+SKELETONS = ["graph", "commands", "model", "isa"]
 DRIVER = {
     "emulator": set[str](),
     "graph": {"build.cc", "run.cc"},
     "commands": {"build.cc", "commands.h", "run.cc"},
     "model": {"build.cc", "run.cc"},
+    "isa": {"build.cc", "run.cc"},
 }
 HEADER = ROOT / "template/engine/backend/include/npu_driver.h"
 each_skeleton = pytest.mark.parametrize("driver", SKELETONS)
@@ -50,7 +51,8 @@ def test_the_answer_decides_what_is_seeded_in_vendor(
     tree = render(**_answers(driver))
     found = {path.name for path in (tree / "vendor").glob("driver/*")}
     assert found == DRIVER[driver]
-    assert (tree / "vendor/sdk/compile.py").is_file() == (driver == "model")
+    assert (tree / "vendor/sdk/compile.py").is_file() == (driver in ("model", "isa"))
+    assert (tree / "vendor/isa.py").is_file() == (driver == "isa")
     assert (tree / "vendor/tests/test_driver.py").is_file() == (driver != "emulator")
     cmake = (tree / "vendor/vendor.cmake").read_text()
     assert ("\nset(NPU_VENDOR_DRIVER_SOURCES " in cmake) == (driver != "emulator")
@@ -82,7 +84,8 @@ def test_the_linters_and_formatters_leave_a_skeleton_unchanged(
     support.run("clang-format", "--dry-run", "--Werror", *sources)
 
 
-@each_skeleton
+# test_isa.py builds the one with an instruction set.
+@pytest.mark.parametrize("driver", [driver for driver in SKELETONS if driver != "isa"])
 @pytest.mark.slow
 def test_a_skeleton_passes_from_the_first_minute(
     render: Callable[..., Path], workshop: Workshop, tmp_path: Path, driver: str

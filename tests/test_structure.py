@@ -15,14 +15,19 @@ from npu_scaffold.render import MANIFEST
 from support import ROOT
 
 PYTHON = ROOT / "template/engine"
+OF_ISA = {"isa", "isa_emulator", "isa.py"}
 APART = {"benchmarks", "conftest.py", "tests"}
 MODULES = {path for path in PYTHON.rglob("*.py") if not APART & {*path.parts}}
 MOST_FLOORS = 12
-MOST_LINES = {"engine": 84_950, "engine/backend": 49_700, "rendered": 2_500, "vendor": 2_000}
-"""In the reference backend; the engine's sources without tests and benchmarks. They only fall, but
-for features: SDKs that take a model file brought 2,200, TOSA 900, scales on tensors 1,200, whole
-operations 1,050, calibration, warnings and identity of SDKs 550, real forms of integers 250,
-ending tools that hang 200, and chips of integers 200."""
+MOST_LINES = {
+    **{"engine": 85_000, "engine/backend": 49_750, "rendered": 2_500, "vendor": 2_000},
+    "isa": 14_000,
+}
+"""In the reference backend, and of instruction sets, which it does not have; the engine's sources
+without tests and benchmarks. They only fall, but for features: SDKs that take a model file
+brought 2,200, TOSA 900, scales on tensors 1,200, whole operations 1,050, calibration, warnings
+and identity of SDKs 550, real forms of integers 250, ending tools that hang 200, chips of integers
+200, and steps of any types 30."""
 MOST_NAMES = 35
 """In the interface of the conformance kit, which had 87 from 38 modules before it."""
 
@@ -156,6 +161,8 @@ def test_nothing_grows() -> None:
     for place, path in files.items():
         first = place.parts[0]
         parts = {first if first in lines else "rendered", "/".join(place.parts[:2])}
+        if OF_ISA & {*place.parts}:
+            parts = {"isa"}
         for part in parts & lines.keys():
             lines[part] += path.read_bytes().count(b"\n")
     print(f"lines without tests: {lines}")

@@ -256,7 +256,7 @@ def test_a_clone_of_the_template_is_where_updates_come_from(
     assert (tree / "NOTES.md").is_file()
 
 
-@pytest.mark.parametrize("driver", [None, "graph", "commands", "model"])
+@pytest.mark.parametrize("driver", [None, "graph", "commands", "model", "isa"])
 def test_the_drivers_skeleton_is_seeded_once(
     origin: Path, tmp_path: Path, driver: str | None
 ) -> None:
@@ -276,3 +276,4 @@ def test_the_drivers_skeleton_is_seeded_once(
     _without_markers(tree)
     assert _below("vendor", support.contents(tree)) == before
     assert support.answers(tree)["driver"] == (driver or "emulator")
+    assert (tree / "engine/backend/isa").is_dir() == (driver == "isa")

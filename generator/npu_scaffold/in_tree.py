@@ -135,6 +135,11 @@ class Backend:
             if not isinstance(answers.get(key), str):
                 raise ScaffoldError(f"{answers_file} has no {key}: npu-scaffold did not make it.")
             values[key] = answers[key]
+        if answers.get("driver") == "isa":
+            raise ScaffoldError(
+                f"{root} has an instruction set of its own, whose compiler and emulator are not "
+                "built in TVM's tree. Build the backend as a package: pip install."
+            )
         backend = cls(
             root,
             values["backend_name"],

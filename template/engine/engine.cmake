@@ -8,6 +8,7 @@
 #   <package>_emulator_build    the emulator's build half    no dependency
 #   <package>_driver            the vendor's driver, as vendor/vendor.cmake says;
 #   <package>_driver_build      its build half, unless one library has both
+#   <package>_isa               the emulator of the vendor's instruction set, where there is one
 #
 # The first two load the drivers next to them. A board needs the runtime and a run half. In a TVM
 # checkout, TVM's own libraries take the place of the first two.
@@ -42,7 +43,7 @@ endif()
 # The settings that vendor/vendor.cmake may make; it explains each.
 foreach(_setting LOWERINGS LOWERING_LIBRARIES DRIVER_SOURCES DRIVER_BUILD_SOURCES
                  DRIVER_INCLUDE_DIRECTORIES DRIVER_DEFINITIONS DRIVER_OPTIONS DRIVER_LIBRARIES
-                 DRIVER_BUILD_LIBRARIES DEFAULT_DRIVER
+                 DRIVER_BUILD_LIBRARIES DEFAULT_DRIVER ISA
 )
   set(NPU_VENDOR_${_setting} "")
 endforeach()
@@ -187,6 +188,9 @@ endif()
 
 if(NPU_EMULATOR OR NPU_TESTS)
   include("${_workbench}/emulator/emulator.cmake")
+endif()
+if(NPU_VENDOR_ISA)
+  include("${_workbench}/isa_emulator/isa_emulator.cmake")
 endif()
 
 # ---- What runtime and codegen share ----

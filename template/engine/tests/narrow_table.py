@@ -16,14 +16,18 @@ from backend.engine.workbench.quantization import planning
 from backend.patterns import OPS
 
 
+def integers_of_chip() -> tuple[str, ...]:
+    """Return the chip's types without those of real numbers."""
+    return tuple(name for name in patterns.TABLE.chip.dtypes or DTYPES if name not in REALS)
+
+
 def table_without_reals() -> Table:
     """Return the table of the same chip with its types of integers alone."""
     chip = patterns.TABLE.chip
-    left = tuple(name for name in chip.dtypes or DTYPES if name not in REALS)
     return Table(
         OPS,
         vendor("capabilities", "DECLINED_BY_SDK", None),
-        chip=replace(chip, dtypes=left),
+        chip=replace(chip, dtypes=integers_of_chip()),
         limits=vendor("capabilities", "LIMITS", None),
         extra_ops=vendor("capabilities", "EXTRA_OPS", ()),
     )

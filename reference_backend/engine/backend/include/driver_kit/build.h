@@ -72,6 +72,12 @@ struct Driver {
   std::string (*identity)(const Program& program) = nullptr;
   /*! \brief Whether `compile` quantizes by Program::samples, if a user gives data. */
   bool samples = false;
+  /*! \brief Whether steps read operands of any types, each converted to float32 where an operand or
+   *  the result is a real number, and all but the last result of such steps are float32; whether
+   *  results are broadcast, such as that of a cast; and whether a kCopy without fill may write a
+   *  part of a tensor: outside of its box are the elements of inputs[1], or anything if there is
+   *  none. Otherwise all that is declined. */
+  bool mixed = false;
 };
 
 /*! \brief A tensor of the builder. */
@@ -351,6 +357,9 @@ struct Builder {
         }
       }
     }
+    if (driver->mixed && !integers && has_steps && done < epilogue->step_count) {
+      dtype = NPU_FLOAT32;
+    }
     AddSteps(epilogue, AddNode(node, dtype, dims), done, out);
   }
 
@@ -502,7 +511,8 @@ struct Builder {
       }
     }
     const bool is_quantized = EndsWithQuantize(steps, out);
-    const npu_dtype inner = integers ? NPU_INT64 : is_quantized ? NPU_FLOAT32 : dtype;
+    const bool is_float32 = is_quantized || driver->mixed;
+    const npu_dtype inner = integers ? NPU_INT64 : is_float32 ? NPU_FLOAT32 : dtype;
     std::vector<int32_t> results(static_cast<size_t>(count), result);
     for (int32_t s = first; s < count; ++s) {
       const npu_step& step = steps->steps[s];
@@ -570,13 +580,16 @@ struct Builder {
             break;
         }
         if (node.inputs[i] < 0) continue;
-        if (!integers && count > 1 && program.At(node.inputs[i]).dtype != read_type) {
+        if (!driver->mixed && !integers && count > 1 &&
+            program.At(node.inputs[i]).dtype != read_type) {
           Decline("the driver kit has no nodes that mix element types");
         }
         dims = Broadcast(dims, kit::DimsOf(program.At(node.inputs[i])));
       }
       const int32_t x = node.inputs[0];
-      const bool is_same = step.kind == NPU_STEP_CAST && x >= 0 && program.At(x).dtype == dtype;
+      if (driver->mixed && s + 1 == count) dims = DimsOf(out);
+      const bool is_same = step.kind == NPU_STEP_CAST && x >= 0 && program.At(x).dtype == dtype &&
+                           kit::DimsOf(program.At(x)) == dims;
       result = is_same ? x : AddNode(node, s + 1 < count ? inner : dtype, dims);
       results[static_cast<size_t>(s)] = result;
     }
@@ -1067,7 +1080,16 @@ struct Builder {
     }
     if (is_identity) return Write(op->out, node.inputs[0]);
     if (!is_whole && op->fill == 0) {
-      Decline("there is no node that writes a part of a tensor");
+      if (!driver->mixed || At(op->out).root != op->out) {
+        Decline("there is no node that writes a part of a tensor");
+      }
+    }
+    if (driver->mixed && At(op->out).value >= 0) {
+      // Another part of it is written already.
+      Node next = node;
+      next.inputs[1] = At(op->out).value;
+      At(op->out).value = AddNode(next, At(op->out).port.dtype, out, At(op->out).scales.get());
+      return;
     }
     Write(op->out, AddNode(node, At(op->out).port.dtype, out, At(op->out).scales.get()));
   }
