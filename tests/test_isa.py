@@ -146,6 +146,7 @@ def test_a_backend_with_an_instruction_set_builds_and_works(
 
 def assert_right_on_instructions(python: Path, folder: Path) -> None:
     """Run cases of each kind, and models, by TVM's loops as instructions."""
+    support.lend_packages(python)
     kit = (python, "-m", "tvm_isa_npu", "conformance", *IN_ONE_PROCESS, "--output", folder / "kit")
     ops = ("matmul-square", "conv2d-", "softmax-", "layer_norm-", "gelu-", "cumsum-", "topk-")
     chosen = [word for op in ops for word in ("--filter", f"ops/{op}")]

@@ -100,6 +100,7 @@ OTHER_WORDS = {
 NOT_RUN = {
     "docs/deploy.md": "files, which its commands run: test_deploy.py",
     "docs/isa-emulator.md": "a run of a program: test_isa.py",
+    "docs/isa-guide.md": "a rule, which engine/backend/isa/tests/test_compiler.py has, too",
     "docs/isa-table.md": "a machine and an instruction, of which test_isa.py makes a table",
     "docs/profile.md": "engine/workbench/tests/test_profile.py and test_rpc.py make these calls",
 }

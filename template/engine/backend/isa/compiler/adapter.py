@@ -127,6 +127,7 @@ class _Reader:
         self.main = main
         self.buffers: dict[Any, Buffer] = {}
         self.variables: dict[Any, Var] = {}
+        self.starts: set[Any] = set()
 
     def read(self, function: tirx.PrimFunc) -> Loops:
         for index, parameter in enumerate(function.params):
@@ -147,6 +148,9 @@ class _Reader:
         scope = str(node.scope())
         memory = self.main if scope in ("", "global") else scope.removeprefix("global.")
         buffer = Buffer(str(node.name), TYPES[dtype], count, memory, parameter)
+        if type(node.elem_offset).__name__ == "Var":
+            # Tensors of kernels begin where their buffers do.
+            self.starts.add(node.elem_offset)
         self.buffers[node] = buffer
         return buffer
 
@@ -224,6 +228,8 @@ class _Reader:
         raise Unsupported(f"no instruction means {kind}: {node}")
 
     def _var(self, node: Any) -> Expr:
+        if node in self.starts:
+            return Const(0, type_of(node))
         if node not in self.variables:
             raise Unsupported(f"the size {node.name} is not known when the program is made")
         return self.variables[node]

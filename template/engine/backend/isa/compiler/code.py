@@ -261,21 +261,35 @@ class Assembler:
 
     def _repeat(self, item: Repeat) -> None:
         began = self._begin(item)
-        self._line("loop", count=item.count)
-        self._emit(item.items)
         pairs = [
             (self._registers[key], value)
             for key, value in self._increments.get(item, {}).items()
             if key in self._registers
         ]
-        for register, value in pairs[4:]:
-            self._line("step", to=register, a=register, value=_fits(value))
-        fields: dict[str, FieldValue] = {}
-        for index in range(4):
-            register, value = pairs[index] if index < len(pairs) else (0, 0)
-            fields |= {f"r{index}": register, f"v{index}": _fits(value)}
-        self._line("next", **fields)
+        if _height(item) > self.machine.loop_depth:
+            self._counted(item, pairs)
+        else:
+            self._line("loop", count=item.count)
+            self._emit(item.items)
+            for register, value in pairs[4:]:
+                self._line("step", to=register, a=register, value=_fits(value))
+            fields: dict[str, FieldValue] = {}
+            for index in range(4):
+                register, value = pairs[index] if index < len(pairs) else (0, 0)
+                fields |= {f"r{index}": register, f"v{index}": _fits(value)}
+            self._line("next", **fields)
         self._end(began)
+
+    def _counted(self, item: Repeat, pairs: Sequence[tuple[int, int]]) -> None:
+        """Add a loop by a branch, where there are more loops in it than the hardware has."""
+        counter = self._take()
+        self._line("set", to=counter, value=item.count)
+        begin = len(self.lines)
+        self._emit(item.items)
+        for register, value in (*pairs, (counter, -1)):
+            self._line("step", to=register, a=register, value=_fits(value))
+        self._line("branch", when="other", a=counter, lines=begin - len(self.lines))
+        self._free.append(counter)
 
     def _step(self, item: Step) -> None:
         fields: dict[str, FieldValue] = {}
@@ -303,6 +317,13 @@ class Assembler:
             case Target() | tuple():
                 raise AssertionError("they were replaced")
         return operand
+
+
+def _height(item: Item) -> int:
+    """Return how many loops are in each other, from this one on."""
+    if not isinstance(item, Repeat | Guard):
+        return 0
+    return isinstance(item, Repeat) + max(map(_height, item.items), default=0)
 
 
 def _fits(value: int) -> int:

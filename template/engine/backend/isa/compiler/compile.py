@@ -271,7 +271,8 @@ def _best(
             loops = lowered(function, kernel.name, machine, settings)
             code = kernel_lines(loops, machine, settings, places, memory)
         except Unsupported as error:
-            failure = failure or error
+            # What fails without a rule says the most.
+            failure = error
             continue
         if best is None or len(code.scalar) < len(best.scalar):
             best = code

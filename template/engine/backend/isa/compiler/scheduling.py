@@ -46,11 +46,22 @@ def scheduled(
     """
     if rule is None:
         return function
+    if not _has_blocks(function):
+        return None
     schedule = s_tir.Schedule(function)
     try:
         return schedule.mod["main"] if rule(schedule, machine, sizes) else None
     except s_tir.ScheduleError as error:
         raise Unsupported(f"the rule {rule.__name__} fails: {str(error).splitlines()[0]}") from None
+
+
+def _has_blocks(function: Any) -> bool:
+    """Whether a kernel is blocks, which schedules change, and no loops of its own."""
+    try:
+        s_tir.Schedule(function).get_sblock("root")
+    except s_tir.ScheduleError:
+        return False
+    return True
 
 
 def blocks_of(schedule: s_tir.Schedule) -> list[Any]:

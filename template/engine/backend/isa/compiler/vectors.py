@@ -90,7 +90,7 @@ class Vectors(Emission):
                 return [
                     item for part in split_at(nest, var, count - rest) for item in self._part(part)
                 ]
-        plan = _Plan()
+        plan = _Plan(moved={var: Affine() for var, count in nest.loops if count == 1})
         for loops, outer, inner in (
             (kept, plan.outer_kept, plan.kept),
             (reduced, plan.outer_reduced, plan.reduced),

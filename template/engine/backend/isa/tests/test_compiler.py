@@ -355,6 +355,24 @@ def test_registers_have_the_addresses_of_all_iterations(counts, used, depth):
     np.testing.assert_array_equal(found, expected)
 
 
+def test_more_loops_than_the_hardware_has_are_branches():
+    variables = [Var(f"v{i}") for i in range(MACHINE.loop_depth + 2)]
+    terms = {var: 4 << i for i, var in enumerate(variables)}
+    place = code.Where(2 << 40, Affine(0, terms))
+    items = [
+        code.Step("set", {"to": code.Temporary(0), "value": 1}),
+        code.Step("sts", {"a": code.Temporary(0), "target": place, "type": "i32"}),
+    ]
+    for var in variables:
+        items = [code.Repeat(var, 2, items)]
+    lines = code.Assembler(MACHINE, 12).assemble(items)
+    state = State(MACHINE)
+    run(state, [*lines, Line("halt", {})])
+    count = 1 << len(variables)
+    found = np.frombuffer(bytes(state.memories[2][: 4 * count + 4]), "int32")
+    np.testing.assert_array_equal(found, [1] * count + [0])
+
+
 def test_too_many_addresses_are_an_error():
     var = Var("i")
     places = [code.Where(2 << 40, Affine(0, {var: 4 * i + 4})) for i in range(40)]
