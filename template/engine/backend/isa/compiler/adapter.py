@@ -383,6 +383,37 @@ def product_of(block: Any) -> Product | None:
     return Product(tuple(counts), target, (first, second), (reads[0], reads[1]))
 
 
+@dataclass(frozen=True)
+class Window:
+    """A block that reduces windows of an operand: several loops are in the index of a dimension.
+
+    `read` says which of its reads that operand is.
+    """
+
+    counts: tuple[int, ...]
+    target: Access
+    data: Access
+    read: int
+
+
+def window_of(block: Any) -> Window | None:
+    """Read a block of a schedule; None if it does not reduce windows."""
+    update = block.body
+    if block.init is None or type(update).__name__ != "BufferStore":
+        return None
+    variables = {item.var: index for index, item in enumerate(block.iter_vars)}
+    counts = [item.dom.extent for item in block.iter_vars]
+    if any(type(count).__name__ != "IntImm" for count in counts):
+        return None
+    target = _access(update.indices, str(update.buffer.dtype), variables)
+    for index, region in enumerate(block.reads):
+        indices = [item.min for item in region.region]
+        data = _access(indices, str(region.source.dtype), variables)
+        if any(len(dim) > 1 for dim in data.dims):
+            return Window(tuple(map(int, counts)), target, data, index)
+    return None
+
+
 def is_elementwise(block: Any) -> bool:
     """Whether a block of a schedule assigns each element once."""
     return block.init is None and all(str(item.iter_type) == "0" for item in block.iter_vars)

@@ -15,7 +15,7 @@ from tvm import s_tir
 
 from ..kinds import ELEMENT_BYTES
 from ..machine import Machine
-from .adapter import Product, is_elementwise, product_of
+from .adapter import Access, Product, is_elementwise, product_of, window_of
 from .loops import Unsupported, divisors
 
 Rule = Callable[[s_tir.Schedule, Machine, Mapping[str, int]], bool]
@@ -110,6 +110,55 @@ def products(schedule: s_tir.Schedule, machine: Machine, sizes: Mapping[str, int
     return True
 
 
+def windows(schedule: s_tir.Schedule, machine: Machine, sizes: Mapping[str, int]) -> bool:
+    """Pools and depthwise convolutions: the windows of a tile are in the scratchpad once."""
+    found = [(block, window_of(schedule.get(block))) for block in blocks_of(schedule)]
+    anchors = [(block, window) for block, window in found if window is not None]
+    if len(anchors) != 1 or not any(memory.name == "spad" for memory in machine.memories):
+        return False
+    block, window = anchors[0]
+    assert window is not None
+    _inline_around(schedule, block, schedule.get(block).name_hint)
+    kept = [i for i in range(len(window.counts)) if i in window.target.variables]
+    tile = list(window.counts)
+    # Two tiles are there in turn, and what follows needs as much again.
+    room = sizes.get("bytes", machine.memory("spad").bytes // 8)
+    for index in kept:
+        for size in divisors(window.counts[index]):
+            tile[index] = size
+            if sum(_bytes_of(access, tile) for access in (window.data, window.target)) <= room:
+                break
+        else:
+            continue
+        break
+    loops = schedule.get_loops(block)
+    pairs = {i: schedule.split(loops[i], [None, tile[i]]) for i in kept}
+    reduced = [loops[i] for i in range(len(loops)) if i not in pairs]
+    outer, inner = ([pair[at] for pair in pairs.values()] for at in (0, 1))
+    schedule.reorder(*outer, *reduced, *inner)
+    consumers = schedule.get_consumers(block)
+    if consumers:
+        schedule.set_scope(block, 0, "global.spad")
+        last = consumers[0]
+    else:
+        last = schedule.cache_write(block, 0, "global.spad")
+    data = schedule.cache_read(block, window.read, "global.spad")
+    schedule.compute_at(data, outer[-1])
+    schedule.reverse_compute_at(last, outer[-1])
+    for producer in schedule.get_producers(data):
+        if is_elementwise(schedule.get(producer)):
+            schedule.compute_inline(producer)
+    schedule.decompose_reduction(block, reduced[0])
+    return True
+
+
+def _bytes_of(access: Access, sizes: Sequence[int]) -> int:
+    """Return how many bytes an operand of a tile has, at most."""
+    return ELEMENT_BYTES[access.type] * math.prod(
+        1 + sum(abs(factor) * (sizes[i] - 1) for i, factor in dim.items()) for dim in access.dims
+    )
+
+
 class _Shape:
     """What the loops of a product are, by number: `batch` is in both operands and the result."""
 
@@ -143,6 +192,9 @@ class _Shape:
             # The result lies as the columns do.
             big = [i for i in shape.columns if product.counts[i] > 1]
             if not any(product.counts[i] > 1 for i in shape.sums):
+                continue
+            # Without columns, the sums lie behind each other; depthwise windows are vectors.
+            if not big and not left.last & {*shape.sums}:
                 continue
             if len(big) <= 1 and (not big or big[0] in product.target.last):
                 return shape
@@ -212,11 +264,7 @@ class _Tile:
 
     def bytes(self, product: Product, operand: int) -> int:
         """How many bytes an operand of a tile has, at most."""
-        access = product.operands[operand]
-        return ELEMENT_BYTES[access.type] * math.prod(
-            1 + sum(abs(factor) * (self.sizes[i] - 1) for i, factor in dim.items())
-            for dim in access.dims
-        )
+        return _bytes_of(product.operands[operand], self.sizes)
 
 
 def _near(count: int, most: int, multiple: int) -> int:
@@ -299,5 +347,5 @@ def _lay(schedule: s_tir.Schedule, copy: Any, access: Any, last: Sequence[int]) 
     schedule.transform_layout(copy, ("write", 0), lambda *dims: [dims[i] for i in order])
 
 
-RULES: tuple[Rule, ...] = (products, elementwise)
+RULES: tuple[Rule, ...] = (products, windows, elementwise)
 """The rules of the engine, in the order in which they are asked."""
