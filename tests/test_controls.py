@@ -272,10 +272,9 @@ CONTROLS = [
     Control(
         "ties_in_another_way",
         LOWERING,
-        "v.Load(Integers(dims, by.shifts)), by.rounding);",
+        "v.Load(Integers(dims, by.shifts)),\n                   by.rounding);",
         "v.Load(Integers(dims, by.shifts)),\n"
-        '                       Broken("ties_in_another_way") ? NPU_ROUND_HALF_EVEN\n'
-        "                                                     : by.rounding);",
+        '                   Broken("ties_in_another_way") ? NPU_ROUND_HALF_EVEN : by.rounding);',
         "quantized",
         "ties",
     ),
