@@ -38,12 +38,13 @@ def select_matrix(
     scopes = (store.buffer.scope, data.buffer.scope, weights.buffer.scope)
     if scopes != ("acc", "spad", "wspad") or index_of(value.a) != index_of(store):
         return None
-    if (data.type, weights.type, store.buffer.type) not in _TYPES:
+    if (data.type, weights.type, store.buffer.type) not in PRODUCT_TYPES:
         return None
     return _Matrix(machine, nest, place_of, note).items(data, weights)
 
 
-_TYPES = (("f32", "f32", "f32"), ("i8", "i8", "i32"), ("u8", "i8", "i32"))
+PRODUCT_TYPES = (("f32", "f32", "f32"), ("i8", "i8", "i32"), ("u8", "i8", "i32"))
+"""Of `mm`: the types of data, weights and sums."""
 
 
 class _Matrix:

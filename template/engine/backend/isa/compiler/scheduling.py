@@ -17,6 +17,7 @@ from ..kinds import ELEMENT_BYTES
 from ..machine import Machine
 from .adapter import Access, Product, is_elementwise, product_of, window_of
 from .loops import Unsupported, divisors
+from .matrices import PRODUCT_TYPES
 
 Rule = Callable[[s_tir.Schedule, Machine, Mapping[str, int]], bool]
 """Changes the schedule and returns True, or returns False. The last argument has the sizes that
@@ -46,22 +47,16 @@ def scheduled(
     """
     if rule is None:
         return function
-    if not _has_blocks(function):
-        return None
     schedule = s_tir.Schedule(function)
+    try:
+        schedule.get_sblock("root")
+    except s_tir.ScheduleError:
+        # It has loops of its own, and no blocks, which schedules change.
+        return None
     try:
         return schedule.mod["main"] if rule(schedule, machine, sizes) else None
     except s_tir.ScheduleError as error:
         raise Unsupported(f"the rule {rule.__name__} fails: {str(error).splitlines()[0]}") from None
-
-
-def _has_blocks(function: Any) -> bool:
-    """Whether a kernel is blocks, which schedules change, and no loops of its own."""
-    try:
-        s_tir.Schedule(function).get_sblock("root")
-    except s_tir.ScheduleError:
-        return False
-    return True
 
 
 def blocks_of(schedule: s_tir.Schedule) -> list[Any]:
@@ -136,18 +131,11 @@ def windows(schedule: s_tir.Schedule, machine: Machine, sizes: Mapping[str, int]
     reduced = [loops[i] for i in range(len(loops)) if i not in pairs]
     outer, inner = ([pair[at] for pair in pairs.values()] for at in (0, 1))
     schedule.reorder(*outer, *reduced, *inner)
-    consumers = schedule.get_consumers(block)
-    if consumers:
-        schedule.set_scope(block, 0, "global.spad")
-        last = consumers[0]
-    else:
-        last = schedule.cache_write(block, 0, "global.spad")
+    last = _result_in(schedule, block, "global.spad")
     data = schedule.cache_read(block, window.read, "global.spad")
     schedule.compute_at(data, outer[-1])
     schedule.reverse_compute_at(last, outer[-1])
-    for producer in schedule.get_producers(data):
-        if is_elementwise(schedule.get(producer)):
-            schedule.compute_inline(producer)
+    _inline_into(schedule, data)
     schedule.decompose_reduction(block, reduced[0])
     return True
 
@@ -171,10 +159,9 @@ class _Shape:
 
     @classmethod
     def of(cls, product: Product) -> _Shape | None:
-        types = {("f32", "f32", "f32"), ("i8", "i8", "i32"), ("u8", "i8", "i32")}
         for data in (0, 1):
             left, right = product.operands[data], product.operands[1 - data]
-            if (left.type, right.type, product.target.type) not in types:
+            if (left.type, right.type, product.target.type) not in PRODUCT_TYPES:
                 continue
             shape = cls(data)
             for index in range(len(product.counts)):
@@ -296,6 +283,22 @@ def _inline_around(schedule: s_tir.Schedule, block: Any, name: str) -> None:
             return
 
 
+def _result_in(schedule: s_tir.Schedule, block: Any, scope: str) -> Any:
+    """Let a block have its result in a memory; return the block that reads it there."""
+    consumers = schedule.get_consumers(block)
+    if not consumers:
+        return schedule.cache_write(block, 0, scope)
+    schedule.set_scope(block, 0, scope)
+    return consumers[0]
+
+
+def _inline_into(schedule: s_tir.Schedule, copy: Any) -> None:
+    """Compute the elements that a copy reads where it reads them."""
+    for producer in schedule.get_producers(copy):
+        if is_elementwise(schedule.get(producer)):
+            schedule.compute_inline(producer)
+
+
 def _apply(
     schedule: s_tir.Schedule, block: Any, product: Product, shape: _Shape, tile: _Tile
 ) -> None:
@@ -311,15 +314,10 @@ def _apply(
         *(outer[i] for i in (*order, *columns, *sums)),
         *(inner[i] for i in (*order, *sums, *columns)),
     )
-    consumers = schedule.get_consumers(block)
     data_at = outer[sums[-1]] if _is_split(sums, product, tile) else outer[order[-1]]
     weights_at = outer[sums[-1]]
     sums_at = outer[columns[-1]] if columns else outer[order[-1]]
-    if consumers:
-        schedule.set_scope(block, 0, "global.acc")
-        last = consumers[0]
-    else:
-        last = schedule.cache_write(block, 0, "global.acc")
+    last = _result_in(schedule, block, "global.acc")
     data = schedule.cache_read(block, product.reads[shape.data], "global.spad")
     weights = schedule.cache_read(block, product.reads[1 - shape.data], "global.wspad")
     schedule.compute_at(data, data_at)
@@ -327,9 +325,8 @@ def _apply(
     _lay(schedule, data, product.operands[shape.data], sums)
     _lay(schedule, weights, product.operands[1 - shape.data], columns)
     schedule.reverse_compute_at(last, sums_at)
-    for producer in (*schedule.get_producers(data), *schedule.get_producers(weights)):
-        if is_elementwise(schedule.get(producer)):
-            schedule.compute_inline(producer)
+    _inline_into(schedule, data)
+    _inline_into(schedule, weights)
     schedule.decompose_reduction(block, outer[sums[0]])
 
 
