@@ -206,6 +206,13 @@ class _Tile:
         sums = machine.memory("acc").bytes // 2
         data_bytes = machine.memory("spad").bytes // 4
         weight_bytes = machine.memory("wspad").bytes // 2
+
+        def fits(data: int, weights: int) -> bool:
+            return (
+                tile.bytes(product, shape.data) <= data
+                and tile.bytes(product, 1 - shape.data) <= weights
+            )
+
         if column:
             most = sizes.get("columns", 64)
             tile.sizes[column[0]] = _near(product.counts[column[0]], most, 16)
@@ -225,16 +232,9 @@ class _Tile:
                 if size * element > 4095:
                     continue
                 tile.sizes[index] = size
-                if (
-                    tile.bytes(product, shape.data) <= data_bytes
-                    and tile.bytes(product, 1 - shape.data) <= weight_bytes
-                ):
+                if fits(data_bytes, weight_bytes):
                     break
-        fits = (
-            tile.bytes(product, shape.data) <= machine.memory("spad").bytes // 2
-            and tile.bytes(product, 1 - shape.data) <= machine.memory("wspad").bytes
-        )
-        if not fits:
+        if not fits(2 * data_bytes, 2 * weight_bytes):
             # The other sums, such as the rows of a window, one after the other.
             for index in shape.sums:
                 if index not in inner:
@@ -243,11 +243,7 @@ class _Tile:
                 while tile.bytes(product, shape.data) > data_bytes and tile.sizes[index] > 1:
                     smaller = [d for d in divisors(product.counts[index]) if d < tile.sizes[index]]
                     tile.sizes[index] = smaller[0]
-            fits = (
-                tile.bytes(product, shape.data) <= machine.memory("spad").bytes // 2
-                and tile.bytes(product, 1 - shape.data) <= machine.memory("wspad").bytes
-            )
-        return tile if fits else None
+        return tile if fits(2 * data_bytes, 2 * weight_bytes) else None
 
     def bytes(self, product: Product, operand: int) -> int:
         """How many bytes an operand of a tile has, at most."""
