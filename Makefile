@@ -21,7 +21,7 @@ $(VENV)/ready: $(VENV)/generator
 	touch $@
 
 # Renders a backend, builds it against the stock TVM wheel in an environment of its own, and runs a
-# trained classifier on it.
+# trained classifier and a trained decoder on it.
 demo: $(VENV)/generator
 	rm -rf $(DEMO)
 	$(BIN)/copier copy --quiet --defaults --vcs-ref HEAD -d backend_name=acme_npu . $(DEMO)/tvm-acme-npu
@@ -30,6 +30,7 @@ demo: $(VENV)/generator
 	$(DEMO)/venv/bin/pip install --quiet --disable-pip-version-check '$(DEMO)/tvm-acme-npu[quantize-onnx]'
 	$(DEMO)/venv/bin/python -m tvm_acme_npu check
 	$(DEMO)/venv/bin/python docs/demo/run.py acme_npu --page $(DEMO)/digits.html
+	$(DEMO)/venv/bin/python docs/demo/run_decoder.py acme_npu
 
 test: $(VENV)/ready
 	$(BIN)/ruff check .

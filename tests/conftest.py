@@ -22,7 +22,10 @@ from support import ROOT
 gc.set_threshold(*support.GARBAGE)
 
 LONGEST = (
+    "test_reference_tests.py",
+    "test_isa.py",
     "test_releases.py",
+    "test_reference_kit.py",
     "test_backends.py",
     "test_reference_models.py",
     "test_plain_chip.py",
@@ -34,6 +37,7 @@ LONGEST = (
     "test_skeletons.py",
     "test_engine.py",
     "test_controls.py",
+    "test_isa_lean.py",
     "test_scales.py",
     "test_deploy.py",
     "test_vendor_driver.py",
@@ -179,3 +183,13 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> support.Workshop:
         TMPDIR=str(shared),
     )
     return support.Workshop(tmp_path_factory.mktemp("workshop"), shared)
+
+
+@pytest.fixture(scope="session")
+def reference(workshop: support.Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment with the reference backend and, if we have it, torch."""
+    project = tmp_path_factory.mktemp("reference") / "backend"
+    shutil.copytree(support.ROOT / "reference_backend", project)
+    python = workshop.environment(workshop.wheel(project))
+    support.lend_packages(python)
+    return python

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
-from support import ROOT, run
+from support import ROOT, run, sources
 
 BLOCK = re.compile(r"^```(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"^<!-- quoted: (\S+) -->\n```\S+\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
@@ -29,6 +30,21 @@ def without_quotes(text: str) -> str:
     for name, quoted in QUOTED.findall(text):
         assert quoted in (ROOT / name).read_text(), f"{name} does not have:\n{quoted}"
     return QUOTED.sub("", text)
+
+
+def clone(scaffold: Path, *needed: str) -> None:
+    """Make a clone of parts, whose only release is older than what the pages describe."""
+    scaffold.mkdir()
+    run("git", "init", "-q", cwd=scaffold)
+    run("git", "commit", "-q", "--allow-empty", "-m", "An old release", cwd=scaffold)
+    run("git", "tag", "v0.1.0", cwd=scaffold)
+    for path in sources(ROOT):
+        name = path.relative_to(ROOT)
+        if any(name.is_relative_to(part) for part in needed):
+            (scaffold / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, scaffold / name)
+    run("git", "add", ".", cwd=scaffold)
+    run("git", "commit", "-q", "-m", "The current state", cwd=scaffold)
 
 
 class Part:

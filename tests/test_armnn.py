@@ -1,8 +1,8 @@
 """Arm NN 20.08 with its reference backend: an SDK with scales at tensors.
 
 The overlay contains everything that a vendor adds to the skeleton. Arm NN itself is asked about
-each node. The resulting backend, built without the emulator, passes half of its own tests and the
-whole conformance kit, and runs the demo's digits and small networks, real and quantized.
+each node. The resulting backend, built without the emulator, passes a third of its own tests and
+the whole conformance kit, and runs the demo's digits and small networks, real and quantized.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def test_check_runs_an_op_on_it(python: Path, tmp_path: Path) -> None:
     assert "runs on the NPU, with right values" in out
 
 
-def test_half_of_the_rendered_tests_pass(python: Path, project: Path) -> None:
-    """XNNPACK runs the other half."""
-    tests = share_of_tests(1, 2)
+def test_a_third_of_the_rendered_tests_pass(python: Path, project: Path) -> None:
+    """XNNPACK runs another third."""
+    tests = share_of_tests(1, 3)
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *WITHOUT_SUITES, *tests)
     out = run(python, *command, cwd=project)
     print(out)
@@ -204,11 +204,11 @@ def test_a_mean_of_five_dimensions_does_not_end_the_process(python: Path, tmp_pa
 
 def test_the_whole_kit_passes(python: Path, tmp_path: Path) -> None:
     # As in test_xnnpack.py.
-    command = ("conformance", "--jobs", "1", "--output", tmp_path)
+    command = ("conformance", "--jobs", "1", "--fuzz-seconds", "5", "--output", tmp_path)
     print(run(python, "-m", "tvm_armnn_npu", *command, cwd=tmp_path))
     result = json.loads((tmp_path / "conformance.json").read_text())
     assert {found["failed"] for found in result["suites"].values()} == {0}
-    for suite in ("ops", "composites", "quantized", "contract"):
+    for suite in ("ops", "composites", "quantized", "contract", "states"):
         found = result["suites"][suite]
         assert found["passed"] > 3 * found["declined"], (suite, found)
     # Graphs of real numbers, and of integers.

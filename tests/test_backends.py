@@ -52,7 +52,8 @@ def test_a_wheel_installs_into_a_clean_environment_and_passes_its_own_tests(
     support.copy_tests(project, tmp_path)
     # The suites of ONNX and torch also only need the selected ops.
     support.lend_packages(python)
-    tests = support.share_of_tests([*VARIANTS].index(variant), len(VARIANTS))
+    # With those of test_subsets.py, most files run with a preset or with random ops.
+    tests = support.share_of_tests([*VARIANTS].index(variant), 2 * len(VARIANTS))
     run(python, "-m", "pytest", "-q", *tests, cwd=tmp_path)
 
 
@@ -171,6 +172,9 @@ def test_an_editable_install_rebuilds_and_a_backend_that_loses_strides_fails_its
     )
     tests = (python, "-m", "pytest", "-q", "-x", "engine/backend/tests/test_ops.py", "-k", "conv2d")
     run(*tests, cwd=project, **on_path)
+    # Tests that copy the package know that a copy is not what such an install imports.
+    copies = ("engine/backend/tests/test_check_command.py", "-k", "customers_package")
+    run(python, "-m", "pytest", "-q", *copies, cwd=project, **on_path)
 
     # TVM's own example makes this mistake.
     lowering = project / "engine/backend/lowerings/convolution.h"

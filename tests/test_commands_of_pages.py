@@ -25,6 +25,7 @@ RUN = {
     "AGENTS.md": "tests/test_agents.py",
     "docs/commands.md": "tests/test_commands_page.py",
     "docs/deploy.md": "tests/test_deploy.py",
+    "docs/isa-guide.md": "tests/test_isa.py",
     "docs/port-guide.md": "tests/test_port_guide.py",
     "template/AGENTS.md.jinja": "tests/test_port_guide.py",
 }
@@ -42,6 +43,16 @@ QUOTED = {
     "make demo": (".ci/run", "make demo"),
     "make docs": (".ci/run", "make docs"),
     "make test": (".ci/run", "make test"),
+    "tvm_x tune": ("tests/test_isa.py", '"tune", "tuned.json"'),
+    "tvm_x tune --trials": ("tests/test_isa.py", '"--trials"'),
+    "tvm_acme_npu.engine.workbench.isa_emulator.shares": (
+        "tests/test_isa.py",
+        "isa_emulator.shares",
+    ),
+    "tvm_acme_npu.engine.workbench.isa_emulator.shares --trials": (
+        "tests/test_isa.py",
+        'module, "--trials"',
+    ),
     "engine.backend.isa.cpp": ("tests/test_isa.py", '"engine.backend.isa.cpp"'),
     "copier copy --vcs-ref": ("Makefile", "--vcs-ref HEAD"),
     "copier copy --data-file": ("tests/test_answers.py", "--data-file"),
@@ -73,7 +84,7 @@ QUOTED = {
         "install --quiet --disable-pip-version-check --editable",
     ),
     "pip install --group": ("template/.github/workflows/ci.yml.jinja", "pip install --group lint"),
-    "pytest -m": ("tests/test_reference_models.py", '"-m", "thorough or not thorough"'),
+    "pytest -m": ("tests/test_reference_tests.py", '"-m", "thorough or not thorough"'),
     "report_picture.py": ("tests/test_reference_models.py", "docs/report_picture.py"),
     "tvm_x COMMAND": (f"{WORKBENCH}/test_commands.py", '"--help"'),
     "tvm_x COMMAND --help": (f"{WORKBENCH}/test_commands.py", '"--help"'),

@@ -20,7 +20,7 @@ PAGE = ROOT / "docs/commands.md"
 def test_the_example_of_the_page(workshop: Workshop, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "scaffold/docs")
     python = workshop.environment(workshop.wheel(ROOT / "reference_backend"))
-    run(python, "-m", "pip", "install", "-q", "onnx", "onnxruntime")
+    run(python, "-m", "pip", "install", "-q", "onnx", "onnxruntime", "tokenizers")
     Part(EXAMPLE).execute(tmp_path, python)
     labels = np.load(ROOT / "docs/demo/digits_held_out.npz")["labels"]
     with np.load(tmp_path / "results.npz") as results:

@@ -31,6 +31,8 @@ inline bool Broken(const char* control) {{
 """
 OPS = ["conv2d", "matmul", "max_pool2d", "add", "subtract", "relu", "softmax", "mean", "concat"]
 OPS += ["pad", "quantize", "dequantize", "permute_dims", "tanh", "avg_pool2d"]
+# Of a decoder, whose states are then updated in place.
+OPS += ["where", "equal", "less", "less_equal", "reshape", "max", "take"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ REQUANTIZATION = "engine/backend/codegen/requantization.cc"
 KERNELS = "engine/workbench/emulator/kernels"
 PRODUCTS = f"{KERNELS}/products.cc"
 PASSES = "engine/backend/passes"
+SESSIONS = "engine/backend/runtime/sessions.cc"
 IN_PYTHON = f'__import__("os").environ.get("{VARIABLE}")'
 STRIDES = "std::copy_n(op.strides, NPU_MAX_SPATIAL, args.strides);"
 DILATIONS = "std::copy_n(op.dilations, NPU_MAX_SPATIAL, args.dilations);"
@@ -359,6 +362,65 @@ CONTROLS = [
         '    if (Broken("swallowed_error")) status = NPU_OK;',
         "contract",
         "matmul",
+    ),
+    Control(
+        "a_row_too_many",
+        SESSIONS,
+        "const bool is_behind = number >= size - most;",
+        'const bool is_behind = number >= size - most + (Broken("a_row_too_many") ? 1 : 0);',
+        "states",
+        "behind_the_last_row",
+    ),
+    Control(
+        "a_reset_of_nothing",
+        SESSIONS,
+        "for (HeldState& state : claim->states) state.value.reset();",
+        "for (HeldState& state : claim->states) {\n"
+        '               if (!Broken("a_reset_of_nothing")) state.value.reset();\n'
+        "             }",
+        "states",
+        "a_reset",
+    ),
+    Control(
+        "one_session_for_all",
+        SESSIONS,
+        "    int64_t id = next_++;",
+        '    int64_t id = Broken("one_session_for_all") ? 1 : next_++;',
+        "states",
+        "in_turn_are_those_apart",
+    ),
+    Control(
+        "all_models_alike",
+        "engine/backend/ir/sessions.py",
+        "return found.hexdigest()",
+        f'return "" if {IN_PYTHON} == "all_models_alike" else found.hexdigest()',
+        "states",
+        "of_another_model",
+    ),
+    Control(
+        "copies_share_memory",
+        SESSIONS,
+        "    if (!state.Value().unique()) ",
+        '    if (!state.Value().unique() && !Broken("copies_share_memory")) ',
+        "states",
+        "a_copy",
+    ),
+    Control(
+        "a_stale_row",
+        f"{KERNELS}/gather.cc",
+        "    if (position < 0 || position >= size) continue;",
+        "    if (position < 0 || position >= size) continue;\n"
+        '    if (Broken("a_stale_row") && position == size - 1) continue;',
+        "states",
+        "filled_to_its_last_row",
+    ),
+    Control(
+        "failures_forgotten",
+        SESSIONS,
+        "    claim_->has_failed = true;",
+        '    claim_->has_failed = !Broken("failures_forgotten");',
+        "states",
+        "marks_its_session",
     ),
     Control(
         "declines_everything",

@@ -442,7 +442,8 @@ def test_a_profile_is_told_per_call(browser: Any, pages: Path) -> None:
         "18 µs, 92.3 % regions of the NPU",
         "0.5 µs, 2.6 % functions of the host",
         "1 µs, 5.1 % unaccounted",
-        "the NPU takes 9,872 cycles (9.9 µs)",
+        "the NPU takes 9,872 cycles (9.9 µs), at ",
+        " of its peak; scalar code: 0.0 % of cycles.",
     ):
         assert text in first
     # One call at a time, with both clocks.
@@ -460,7 +461,9 @@ def test_a_profile_is_told_per_call(browser: Any, pages: Path) -> None:
     rows = [row.text.split() for row in panel.find_elements("css selector", "tbody tr")]
     assert ["main_0", "9", "6,170", "48.6", "%", "32.4", "%", "320", "B", "160", "B"] in rows
     assert ["vm.builtin.alloc_storage", "1", "0.5", "2.6", "%"] in rows
-    assert ["name0<i>", "add_relu", "1,234", "12.5"] in rows
+    assert ["name0<i>", "add_relu", "1,234", "12.5", "4.1", "%"] in rows
+    # Kernels, of programs of instructions.
+    assert ["add", "name0<i>", "1,234", "12.5", "4.1", "%"] in [row[:6] for row in rows]
     # The sums come last, and closed.
     closed = panel.find_element("css selector", "details")
     assert closed.text == "Sums of 3 calls"

@@ -29,7 +29,7 @@ from support import (
 pytestmark = pytest.mark.slow
 
 OVERLAY = ROOT / "tests/overlays/plain_chip"
-SUITES = ("ops", "composites", "contract")
+SUITES = ("ops", "composites", "contract", "states")
 WEIGHTED = (
     "matmul",
     "conv1d",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from first_op import edit
-from pages import Part, without_quotes
-from support import NEEDS_XNNPACK, ROOT, Workshop, run, sources
+from pages import Part, clone, without_quotes
+from support import NEEDS_XNNPACK, ROOT, Workshop, run
 
 pytestmark = [pytest.mark.slow, NEEDS_XNNPACK]
 
@@ -40,26 +39,11 @@ class Port:
 @pytest.fixture(scope="module")
 def port(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Port:
     folder = tmp_path_factory.mktemp("port")
-    _clone(folder / "scaffold")
+    clone(folder / "scaffold", *NEEDED)
     python = workshop.environment(workshop.wheel(ROOT / "reference_backend"))
     run(python, "-m", "pip", "uninstall", "-q", "-y", "tvm-example-npu")
     run(python, "-m", "pip", "install", "-q", "onnx", "onnxruntime")
     return Port(folder, python)
-
-
-def _clone(scaffold: Path) -> None:
-    """Make a clone whose only release is older than what the page describes."""
-    scaffold.mkdir()
-    run("git", "init", "-q", cwd=scaffold)
-    run("git", "commit", "-q", "--allow-empty", "-m", "An old release", cwd=scaffold)
-    run("git", "tag", "v0.1.0", cwd=scaffold)
-    for path in sources(ROOT):
-        name = path.relative_to(ROOT)
-        if any(name.is_relative_to(needed) for needed in NEEDED):
-            (scaffold / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, scaffold / name)
-    run("git", "add", ".", cwd=scaffold)
-    run("git", "commit", "-q", "-m", "The current state", cwd=scaffold)
 
 
 def _first_op(vendor: Path) -> None:

@@ -77,6 +77,26 @@ from types import SimpleNamespace
 model = read(digits(8), keep_params_in_input=False)
 accuracy_report = profile = SimpleNamespace(to_dict=lambda: None)
 """,
+    "docs/sessions.md": """
+import shutil
+
+shutil.copy(DEMO + "/decoder.onnx", ".")
+
+class Decoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(16, 64)
+        self.register_buffer("cache", torch.zeros(80, 16))
+
+    def forward(self, x, positions):
+        self.cache.index_copy_(0, positions, x)
+        seen = torch.arange(80)[None] <= positions[:, None]
+        scores = (x @ self.cache.T).masked_fill(~seen, -1e9)
+        return self.head((torch.softmax(scores, -1) @ self.cache)[-1:])
+
+
+decoder = Decoder()
+""",
     "docs/architecture.md": """
 model = read(digits(8), keep_params_in_input=False)
 partition_for_example_npu = tvm_example_npu.partition_for_example_npu
@@ -100,7 +120,7 @@ OTHER_WORDS = {
 NOT_RUN = {
     "docs/deploy.md": "files, which its commands run: test_deploy.py",
     "docs/isa-emulator.md": "a run of a program: test_isa.py",
-    "docs/isa-guide.md": "a rule, which engine/backend/isa/tests/test_compiler.py has, too",
+    "docs/isa-guide.md": "a file, which its commands run: test_isa.py",
     "docs/isa-table.md": "a machine and an instruction, of which test_isa.py makes a table",
     "docs/profile.md": "engine/workbench/tests/test_profile.py and test_rpc.py make these calls",
 }

@@ -1,35 +1,22 @@
-"""The reference backend: its own tests, the whole kit, real models, and TVM's own tutorial."""
+"""The reference backend runs real models, and is measured."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import shutil
-import sys
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from browser import NEEDS_BROWSER
-from npu_scaffold import pages
 from support import (
-    IN_ONE_PROCESS,
     ROOT,
-    WITHOUT_SUITES,
     Workshop,
-    copy_tests,
-    lend_packages,
     run,
     site_packages,
 )
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_ONNX = importlib.util.find_spec("onnx") is not None
@@ -52,16 +39,6 @@ print(np.abs(found - np.load("expected.npy")).max())
 
 
 @pytest.fixture(scope="module")
-def reference(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the Python of an environment with the reference backend and, if we have it, torch."""
-    project = tmp_path_factory.mktemp("reference") / "backend"
-    shutil.copytree(ROOT / "reference_backend", project)
-    python = workshop.environment(workshop.wheel(project))
-    lend_packages(python)
-    return python
-
-
-@pytest.fixture(scope="module")
 def board(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the Python of an environment like a board's: no codegen library, no torch."""
     project = tmp_path_factory.mktemp("board") / "backend"
@@ -72,179 +49,11 @@ def board(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def test_the_tutorial_of_tvm_computes_right_values(reference: Path) -> None:
-    assert run(reference, HERE / "run_tutorial.py").strip().endswith("right")
-
-
-def test_all_rendered_tests_pass(reference: Path, tmp_path: Path) -> None:
-    copy_tests(ROOT / "reference_backend", tmp_path)
-    # It has all ops: no list of cases may be empty, as it may in a smaller backend.
-    everything = ("-o", "empty_parameter_set_mark=fail_at_collect")
-    everything += ("-m", "thorough or not thorough", *WITHOUT_SUITES)
-    run(reference, "-m", "pytest", "-q", "-p", "no:cacheprovider", *everything, cwd=tmp_path)
-
-
-def test_the_conformance_kit_passes_with_the_results_of_the_docs(
-    reference: Path, tmp_path: Path
-) -> None:
-    # The other cores have other tests.
-    kit = ("conformance", "--jobs", "1", "--output", tmp_path)
-    output = run(reference, "-m", "tvm_example_npu", *kit)
-    assert output.splitlines()[-1].startswith("PASSED"), output
-    found = pages.summarize(tmp_path / "conformance.json")["suites"]
-    known = json.loads((ROOT / pages.SUMMARY).read_text())["suites"]
-    # The number of graphs in a given time depends on the machine.
-    suites = found.keys() - {"fuzz"}
-    suites -= set() if HAS_ONNX else {"onnx_nodes"}
-    suites -= set() if HAS_ONNX and HAS_TORCH else {"models"}
-    for suite in sorted(suites):
-        assert found[suite] == known[suite], f"{suite}: run 'npu-scaffold docs --write' again"
-    if HAS_ONNX:
-        cases = json.loads((tmp_path / "conformance.json").read_text())["cases"]
-        _assert_strict(cases)
-        _assert_read_right([case for case in cases if case["suite"] == "onnx_nodes"])
-
-
-def _with_chip(reference: Path, field: str, folder: Path) -> Path:
-    """Copy the package, with a field of its chip; return the folder for PYTHONPATH."""
-    package = site_packages(reference) / "tvm_example_npu"
-    shutil.copytree(package, folder / package.name)
-    table = folder / package.name / "vendor/capabilities.py"
-    before, _, rest = table.read_text().partition("CHIP = Chip(\n")
-    name = field.partition("=")[0]
-    fields, end, ops = rest.partition("\n)\n")
-    kept = [line for line in fields.splitlines() if not line.strip().startswith(f"{name}=")]
-    chip = "\n".join(["CHIP = Chip(", f"    {field},", *kept])
-    table.write_text(f"{before}{chip}{end}{ops}")
-    return folder
-
-
-@pytest.mark.parametrize("rule", ["multiplier_bits=7", 'multiplier_bits=15, rounding="half_even"'])
-def test_a_chip_that_rescales_by_another_rule_passes_the_suites_of_integers(
-    reference: Path, rule: str, tmp_path: Path
-) -> None:
-    packages = str(_with_chip(reference, f"requantize=Requantize({rule})", tmp_path))
-    command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS, "--suite"]
-    run(*command, "quantized", cwd=tmp_path, PYTHONPATH=packages)
-    command += ["fuzz", "--filter", "integer", "--fuzz-seconds", "5"]
-    run(*command, cwd=tmp_path, PYTHONPATH=packages)
-
-
-def test_a_chip_of_integers_passes_the_kit_and_its_own_tests(
-    reference: Path, tmp_path: Path
-) -> None:
-    types = 'dtypes=("int8", "uint8", "int16", "int32", "int64", "bool")'
-    packages = str(_with_chip(reference, types, tmp_path / "packages"))
-    command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS]
-    command += ["--fuzz-seconds", "5"]
-    command += ["--suite", "ops,quantized,contract,fuzz", "--output", tmp_path / "result"]
-    for text in ("ops/add", "ops/softmax", "ops/take", "quantized/", "contract/", "fuzz/"):
-        command += ["--filter", text]
-    run(*command, cwd=tmp_path, PYTHONPATH=packages)
-    counts = json.loads((tmp_path / "result/conformance.json").read_text())["suites"]
-    assert counts["quantized"].items() >= {"declined": 0, "not_run": 0}.items()
-    # Cases of real numbers are not its own.
-    assert min(counts["ops"]["passed"], counts["ops"]["not_run"]) > 10
-    assert counts["ops"]["declined"] == 0
-    copy_tests(ROOT / "reference_backend", tmp_path)
-    names = ("backend/tests/test_integer_chips", "backend/tests/test_quantized")
-    names += ("backend/tests/test_partition", "workbench/tests/test_quantize")
-    files = [f"engine/{name}.py" for name in names]
-    quiet = ("-q", "-p", "no:cacheprovider")
-    run(reference, "-m", "pytest", *quiet, *files, cwd=tmp_path, PYTHONPATH=packages)
-
-
-NO_INTEGERS = """
-import tvm
-import tvm_example_npu
-import tvm_ffi
-from tvm_example_npu.engine.backend.shared.backend import BACKEND
-
-NAME = f"{BACKEND}.codegen.decline_reason"
-decline_reason = tvm_ffi.get_global_func(NAME)
-
-
-def take_reals(function, *others):
-    types = set()
-
-    def visit(expr):
-        ty = getattr(expr, "ty", None)
-        types.update([str(ty.dtype)] if isinstance(ty, tvm.relax.TensorType) else [])
-
-    tvm.relax.analysis.post_order_visit(function, visit)
-    has_integers = any("int" in name for name in types)
-    return "this chip has\\nno integers" if has_integers else decline_reason(function, *others)
-
-
-tvm_ffi.register_global_func(NAME, take_reals, override=True)
-"""
-
-
-def test_a_driver_that_declines_all_integers_passes_and_says_so(
-    reference: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(NO_INTEGERS)
-    command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS]
-    command += ["--fuzz-seconds", "5", "--suite", "ops,quantized,contract,models,fuzz"]
-    for text in ("ops/quantize", "ops/add", "quantized/", "contract/", "models/", "fuzz/"):
-        command += ["--filter", text]
-    command += ["--output", tmp_path / "result"]
-    out = run(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
-    result = json.loads((tmp_path / "result/conformance.json").read_text())
-    counts = result["suites"]
-    assert {suite: found["failed"] for suite, found in counts.items()} == dict.fromkeys(counts, 0)
-    quantized = counts["quantized"]
-    assert (quantized["passed"], quantized["declined"] > 500) == (0, True)
-    fuzz = {case["case"]: case["status"] for case in result["cases"] if case["suite"] == "fuzz"}
-    assert fuzz["random graphs"] == "passed"
-    assert fuzz["integer graphs"] == "declined"
-    assert re.search(r"^\d+ declined: this chip has no integers$", out, re.MULTILINE), out
-
-
-def _assert_strict(cases: list[dict[str, Any]]) -> None:
-    """Assert that each entry of the engine's ledger is right, of which no backend complains."""
-    ledger = ROOT / "template/engine/workbench/conformance/expected_failures.toml"
-    entries = tomllib.loads(ledger.read_text())["expected_failure"]
-    assert entries
-    for entry in entries:
-        statuses = {
-            case["status"]
-            for case in cases
-            if case["suite"] == entry["suite"] and fnmatchcase(case["case"], entry["case"])
-        }
-        assert "expected_failure" in statuses, entry
-        assert "passed" not in statuses, entry
-
-
-ALL_READ = {"Attention": 80, "GRU": 6, "LSTM": 6, "RNN": 6, "RotaryEmbedding": 8}
-"""Operators of ONNX of which all node tests are read, and how many these are at least."""
-
-
-def _assert_read_right(cases: list[dict[str, Any]]) -> None:
-    """Assert that no node test of ONNX is read and wrong, of which no backend complains."""
-    reasons = {c["case"]: c["reason"] for c in cases if "_expanded" not in c["case"]}
-    unread = {name for name, why in reasons.items() if why.startswith("TVM's importer: ")}
-    assert len(reasons) - len(unread) > 1000
-    # Those of 16 bits are right within the tolerance of a test of the engine, in test_onnx.py.
-    wrong = [name for name, why in reasons.items() if "TVM alone is wrong" in why]
-    assert [name for name in wrong if "16" not in name] == []
-    # These are errors, and no wrong values.
-    failed = {name for name, why in reasons.items() if "TVM alone fails" in why}
-    assert len(failed) <= 10, failed
-    for op, least in ALL_READ.items():
-        # NumPy has no bfloat16.
-        mine = {c["case"] for c in cases if c["op"] == op} & reasons.keys()
-        mine = {name for name in mine if "bf16" not in name}
-        assert len(mine) >= least, op
-        assert mine.isdisjoint(unread | failed), op
-
-
 def test_each_benchmark_runs_with_its_peers(
     reference: Path, catalog: dict[str, dict[str, Any]]
 ) -> None:
     script = ROOT / "reference_backend/engine/workbench/benchmarks/benchmark.py"
-    parts = ("models", "ops", "integers", "calls", "build", "deploy")
+    parts = ("models", "ops", "integers", "decoder", "calls", "build", "deploy")
     output = run(reference, script, *parts, "--once")
     benchmarks = [(op, one) for op, entry in catalog.items() for one in entry.get("benchmarks", [])]
     assert len(benchmarks) > 10

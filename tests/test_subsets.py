@@ -152,7 +152,7 @@ def run_sets(
 
 def test_each_op_alone(questions: Path, installed: Path, tmp_path: Path) -> None:
     def files_of(number: int) -> list[str]:
-        return OF_THE_TABLE if EVERY else OF_THE_TABLE[number % 4 :: 4]
+        return OF_THE_TABLE if EVERY else OF_THE_TABLE[number % 6 :: 6]
 
     run_sets(ALONE, questions, installed, tmp_path, files_of, "-k", NEW_PROCESSES)
 
@@ -163,7 +163,7 @@ def test_random_sets_of_ops(questions: Path, installed: Path, tmp_path: Path) ->
     def files_of(number: int) -> list[str]:
         if names[number] in PAIRS and not EVERY:
             return OF_THE_TABLE
-        return support.share_of_tests(number, 1 if EVERY else len(RANDOM))
+        return support.share_of_tests(number, 1 if EVERY else 3)
 
     run_sets({**RANDOM, **PAIRS}, questions, installed, tmp_path, files_of)
 

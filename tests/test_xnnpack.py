@@ -2,8 +2,8 @@
 
 The overlay contains everything that a vendor adds to the skeleton: the supported nodes, how to
 create them, build settings, and what the chip can do. The resulting backend, built without the
-emulator, passes half of its own tests and the whole conformance kit, and runs the demo's digits and
-whole models.
+emulator, passes a third of its own tests and the conformance kit, and runs the demo's digits
+and whole models.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_the_overlay_is_small() -> None:
         for path in sources(OVERLAY)
     }
     driver = [count for name, count in lines.items() if name.startswith("driver/")]
-    assert len(driver) <= 3
+    assert len(driver) == 2
     assert f"in two files, {sum(driver)} lines in all" in (ROOT / "docs/driver.md").read_text()
     assert sum(lines.values()) <= 700, lines
 
@@ -125,9 +125,9 @@ def test_check_runs_an_op_on_it(python: Path, tmp_path: Path) -> None:
     assert "runs on the NPU, with right values" in out
 
 
-def test_half_of_the_rendered_tests_pass(python: Path, project: Path) -> None:
-    """Arm NN runs the other half."""
-    tests = share_of_tests(0, 2)
+def test_a_third_of_the_rendered_tests_pass(python: Path, project: Path) -> None:
+    """Arm NN runs another third."""
+    tests = share_of_tests(0, 3)
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *WITHOUT_SUITES, *tests)
     out = run(python, *command, cwd=project)
     print(out)
@@ -137,9 +137,13 @@ def test_half_of_the_rendered_tests_pass(python: Path, project: Path) -> None:
     assert int(found[1]) > int(found[2]), out
 
 
-def test_the_whole_kit_passes(python: Path, tmp_path: Path) -> None:
+def test_the_kit_passes(python: Path, tmp_path: Path) -> None:
     # A second worker would only import everything once more: other tests have the other cores.
-    command = ("conformance", "--jobs", "1", "--output", tmp_path)
+    # The node tests of ONNX run on Arm NN.
+    suites = ["ops", "composites", "quantized", "contract", "states", "fuzz"]
+    suites += ["models"] * any(map(importlib.util.find_spec, ("onnx", "torch")))
+    command = ("conformance", "--jobs", "1", "--fuzz-seconds", "5", "--output", tmp_path)
+    command += ("--suite", ",".join(suites))
     print(run(python, "-m", "tvm_xnnpack_npu", *command, cwd=tmp_path))
     result = json.loads((tmp_path / "conformance.json").read_text())
     passed = {
@@ -150,15 +154,8 @@ def test_the_whole_kit_passes(python: Path, tmp_path: Path) -> None:
         and not case["case"].split("-", 1)[1].startswith("refused")
     }
     assert passed == TAKEN
-    # Their weights are inputs, but become constants on a chip that requires constants.
-    nodes = {case["case"] for case in result["cases"] if case["status"] == "passed"}
-    lent = [name for name in ("onnx", "torch") if importlib.util.find_spec(name)]
-    suites = ["ops", "composites", "quantized", "contract"]
-    suites += ["onnx_nodes"] * ("onnx" in lent) + ["models"] * bool(lent)
     for suite in suites:
         assert result["suites"][suite]["passed"] > 0, suite
-    if "onnx" in lent:
-        assert nodes >= {"basic_conv_with_padding", "gemm_default_vector_bias", "matmul_2d"}
 
 
 def test_the_digits_of_the_demo_are_right(python: Path, tmp_path: Path) -> None:

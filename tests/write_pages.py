@@ -91,8 +91,9 @@ def unknown_report() -> Report:
     return Report(tuple(ops), report.regions)
 
 
-def profile_of(report: Report, calls: int = 1) -> Profile:
+def profile_of(report: Report, calls: int = 1, counter: str = "") -> Profile:
     """Return a profile of a device with two engines, which runs one op after the other."""
+    counters = dict.fromkeys(filter(None, [counter]), 0)
     recorded = []
     for at, region in enumerate(report.regions):
         mine = [op for op in report.offloaded if op.region == region.symbol]
@@ -115,7 +116,7 @@ def profile_of(report: Report, calls: int = 1) -> Profile:
         ]
         peaks = {"operations": 2.0, "memories": {"dram": {"bytes": 0, "bytes_per_unit": 0.1}}}
         told = {"unit": "cycles", "ticks_per_us": 1000.0, "peaks": peaks, "calls": runs}
-        recorded.append({"symbol": region.symbol, "counters": {}, "profile": told})
+        recorded.append({"symbol": region.symbol, "counters": counters, "profile": told})
     model = [[20.0 * call, 20.0 * call + 19.5] for call in range(calls)]
     host = [["vm.builtin.alloc_storage", begin + 9.2, begin + 9.7] for begin, _ in model]
     return Profile.from_recording({"calls": model, "host": host, "regions": recorded}, report)
@@ -140,7 +141,8 @@ def main() -> None:
     weights_report(120).to_html(folder / "weights.html")
     unknown_report().to_html(folder / "unknown.html")
     report = report_of(10)
-    report.to_html(folder / "calls.html", profile=profile_of(report, calls=3).to_dict())
+    profile = profile_of(report, 3, "busy_cycles.dma.scalar").to_dict()
+    report.to_html(folder / "calls.html", profile=profile)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #   <package>_emulator_build    the emulator's build half    no dependency
 #   <package>_driver            the vendor's driver, as vendor/vendor.cmake says;
 #   <package>_driver_build      its build half, unless one library has both
+#   <package>_second            the vendor's second driver, if there is one; <package>_second_build as above
 #   <package>_isa               the emulator of the vendor's instruction set, where there is one
 #
 # The first two load the drivers next to them. A board needs the runtime and a run half. In a TVM
@@ -18,9 +19,9 @@
 #   NPU_PACKAGE      the name of the Python package
 #   NPU_NAMES_DIR    the folder of backend.h
 #   NPU_VENDOR_CMAKE what the vendor adds to the build; optional
-#   NPU_DRIVER       "vendor" or "emulator": the driver that programs are for unless told otherwise;
-#                    empty: what the vendor says, or the emulator. The vendor's is built wherever
-#                    its sources are listed
+#   NPU_DRIVER       "vendor", "second" or "emulator": the driver that programs are for unless told
+#                    otherwise, of the vendor's two the first; empty: what the vendor says, or the
+#                    emulator. The vendor's are built wherever their sources are listed
 #   NPU_EMULATOR     whether to build the emulator, even if there is a vendor's driver
 #   NPU_RUNTIME, NPU_CODEGEN, NPU_TESTS, NPU_WERROR   what to build, and how
 #   NPU_SANITIZE     sanitizers for everything, e.g. "address,undefined"; optional
@@ -43,7 +44,8 @@ endif()
 # The settings that vendor/vendor.cmake may make; it explains each.
 foreach(_setting LOWERINGS LOWERING_LIBRARIES DRIVER_SOURCES DRIVER_BUILD_SOURCES
                  DRIVER_INCLUDE_DIRECTORIES DRIVER_DEFINITIONS DRIVER_OPTIONS DRIVER_LIBRARIES
-                 DRIVER_BUILD_LIBRARIES DEFAULT_DRIVER ISA
+                 DRIVER_BUILD_LIBRARIES SECOND_DRIVER_SOURCES SECOND_DRIVER_BUILD_SOURCES
+                 SECOND_DRIVER_LIBRARIES DEFAULT_DRIVER ISA
 )
   set(NPU_VENDOR_${_setting} "")
 endforeach()
@@ -57,13 +59,17 @@ endif()
 if(NOT _given AND NPU_VENDOR_DEFAULT_DRIVER)
   set(NPU_DRIVER "${NPU_VENDOR_DEFAULT_DRIVER}")
 endif()
-if(NOT NPU_DRIVER MATCHES "^(vendor|emulator)$")
-  message(FATAL_ERROR "The driver is '${NPU_DRIVER}'; supported: vendor and emulator.")
+if(NOT NPU_DRIVER MATCHES "^(vendor|second|emulator)$")
+  message(FATAL_ERROR "The driver is '${NPU_DRIVER}'; supported: vendor, second and emulator.")
 endif()
-if(NPU_DRIVER STREQUAL "vendor" AND NOT NPU_VENDOR_DRIVER_SOURCES)
+set(_sources NPU_VENDOR_DRIVER_SOURCES)
+if(NPU_DRIVER STREQUAL "second")
+  set(_sources NPU_VENDOR_SECOND_DRIVER_SOURCES)
+endif()
+if(NOT NPU_DRIVER STREQUAL "emulator" AND NOT ${_sources})
   message(
     FATAL_ERROR "There is no vendor's driver to build: list its sources in "
-                "NPU_VENDOR_DRIVER_SOURCES in ${NPU_VENDOR_CMAKE}, or build with the emulator."
+                "${_sources} in ${NPU_VENDOR_CMAKE}, or build with the emulator."
   )
 endif()
 if(NPU_DRIVER STREQUAL "emulator" AND NOT NPU_EMULATOR)
@@ -165,8 +171,11 @@ endfunction()
 
 # ---- Drivers ----
 
-if(NPU_VENDOR_DRIVER_SOURCES)
+if(NPU_VENDOR_DRIVER_SOURCES OR NPU_VENDOR_SECOND_DRIVER_SOURCES)
   function(npu_add_vendor_driver name sources libraries)
+    if(NOT sources)
+      return()
+    endif()
     npu_add_library(${name} ${sources})
     # Warnings of an SDK's headers are none of the driver's.
     target_include_directories(${name} SYSTEM PRIVATE ${NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES})
@@ -178,10 +187,17 @@ if(NPU_VENDOR_DRIVER_SOURCES)
   npu_add_vendor_driver(
     ${NPU_PACKAGE}_driver "${NPU_VENDOR_DRIVER_SOURCES}" "${NPU_VENDOR_DRIVER_LIBRARIES}"
   )
-  if(NPU_CODEGEN AND NPU_VENDOR_DRIVER_BUILD_SOURCES)
+  npu_add_vendor_driver(
+    ${NPU_PACKAGE}_second "${NPU_VENDOR_SECOND_DRIVER_SOURCES}" "${NPU_VENDOR_SECOND_DRIVER_LIBRARIES}"
+  )
+  if(NPU_CODEGEN)
     npu_add_vendor_driver(
       ${NPU_PACKAGE}_driver_build "${NPU_VENDOR_DRIVER_BUILD_SOURCES}"
       "${NPU_VENDOR_DRIVER_LIBRARIES};${NPU_VENDOR_DRIVER_BUILD_LIBRARIES}"
+    )
+    npu_add_vendor_driver(
+      ${NPU_PACKAGE}_second_build "${NPU_VENDOR_SECOND_DRIVER_BUILD_SOURCES}"
+      "${NPU_VENDOR_SECOND_DRIVER_LIBRARIES}"
     )
   endif()
 endif()
@@ -205,7 +221,7 @@ function(npu_add_ffi_library role)
 endfunction()
 
 if(NPU_RUNTIME OR NPU_CODEGEN)
-  set(_sources artifact driver_api names)
+  set(_sources artifact bundle driver_api names)
   list(TRANSFORM _sources PREPEND "${_backend}/common/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_common_objects ${_sources})
@@ -219,7 +235,7 @@ endif()
 # ---- Runtime ----
 
 if(NPU_RUNTIME OR NPU_IN_TREE)
-  set(_sources execution object_file ports runtime signature)
+  set(_sources execution object_file ports runtime sessions signature)
   list(TRANSFORM _sources PREPEND "${_backend}/runtime/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_runtime_objects ${_sources})
@@ -253,7 +269,7 @@ if(NPU_CODEGEN)
 
   set(_sources
     call_view codegen emission graph ir_adapter layout layout_adapter layout_operations lowering
-    registry requantization scales sink table units vector_builder weights
+    registry requantization scales sink table units updates vector_builder weights
   )
   list(TRANSFORM _sources PREPEND "${NPU_COMPILER_DIR}/codegen/")
   list(TRANSFORM _sources APPEND ".cc")

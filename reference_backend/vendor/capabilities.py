@@ -567,6 +567,26 @@ LIMITS: dict[str, Limits | None] = {
         end=Range(0),
         step=OneOf(1),
     ),
+    "scatter_elements": Limits(
+        data=Takes(ALL, range(1, 7)),
+        indices=Takes(("int64", "int32"), range(1, 7)),
+        updates=Takes(ranks=range(1, 7)),
+        reduction=OneOf("update", "add", "mul", "max", "min"),
+        rules=(
+            Among("attr.reduction", ("update",), ("bool", "int16")),
+            Among("attr.reduction", ("update", "max", "min"), ("int8", "uint8")),
+        ),
+    ),
+    "scatter_nd": Limits(
+        data=Takes(ALL, range(1, 7)),
+        indices=Takes(("int64",), range(1, 7)),
+        updates=Takes(ranks=range(7)),
+        reduction=OneOf("update", "add", "mul", "max", "min"),
+        rules=(
+            Among("attr.reduction", ("update",), ("bool", "int16")),
+            Among("attr.reduction", ("update", "max", "min"), ("int8", "uint8")),
+        ),
+    ),
 }
 
 # For limits that the table cannot express: None, ask_driver, or a function of the entry and the

@@ -20,6 +20,12 @@
 #   NPU_VENDOR_DRIVER_INCLUDE_DIRECTORIES, NPU_VENDOR_DRIVER_DEFINITIONS, NPU_VENDOR_DRIVER_OPTIONS
 #                                    folders of headers, macros, and compiler options of both
 #
+# A second driver, such as one of a library beside an instruction set: it and the first each take what
+# the other leaves. NPU_VENDOR_DEFAULT_DRIVER is "vendor" or "second", whichever is asked first.
+#
+#   NPU_VENDOR_SECOND_DRIVER_SOURCES, NPU_VENDOR_SECOND_DRIVER_BUILD_SOURCES,
+#   NPU_VENDOR_SECOND_DRIVER_LIBRARIES  as those of the first
+#
 # NPU_CODEGEN is OFF in builds for boards. NPU_DRIVER is "vendor" or "emulator": list no sources in
 # builds for the emulator if a machine lacks the SDK.
 

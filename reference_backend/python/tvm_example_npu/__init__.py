@@ -15,6 +15,9 @@ _autoload = loading.autoload
 
 if loading.start():
     from .engine.backend.compiling.artifacts import Artifact, read_artifacts
+    from .engine.backend.ir.states import State, states
+    from .engine.backend.models.generation import Conversation
+    from .engine.backend.models.sessions import Session
     from .engine.backend.profiling import Profile, profile
 
     if loading.has_compiler():
@@ -42,12 +45,15 @@ __all__ = [
     "Accuracy",
     "AccuracyReport",
     "Artifact",
+    "Conversation",
     "LayerAccuracy",
     "OpPlacement",
     "Options",
     "Profile",
     "Report",
     "ResultCheck",
+    "Session",
+    "State",
     "Verification",
     "accuracy_report",
     "compile_for_example_npu",
@@ -59,6 +65,7 @@ __all__ = [
     "profile",
     "quantize_for_example_npu",
     "read_artifacts",
+    "states",
     "verify",
 ]
 

@@ -11,6 +11,7 @@ from functools import partial
 
 from .engine.backend.table.capability import (
     Accumulated,
+    Among,
     AtLeast,
     AtMost,
     Buckets,
@@ -227,6 +228,13 @@ cumulative = partial(
     operations="size(data)",
     output_dtypes=WIDE,
     tolerance=Accumulated("max(data)"),
+)
+scatter = partial(
+    Op,
+    rules=(
+        Among("attr.reduction", ("update",), ("bool", "int16")),
+        Among("attr.reduction", ("update", "max", "min"), ("int8", "uint8")),
+    ),
 )
 
 OPS: tuple[Op, ...] = (
@@ -936,6 +944,30 @@ OPS: tuple[Op, ...] = (
         inputs=(Input("indices", ("int64", "int32"), range(6)),),
         attributes={**anything("on_value", "off_value", "axis"), "depth": Range(1)},
         output_dtypes=ALL,
+    ),
+    scatter(  # elements at their indices along an axis replaced, or combined with others
+        "scatter_elements",
+        "relax.scatter_elements",
+        inputs=(
+            Input("data", ALL, range(1, 7)),
+            Input("indices", ("int64", "int32"), range(1, 7)),
+            Input("updates", ranks=range(1, 7), like="data"),
+        ),
+        attributes={**anything("axis"), "reduction": OneOf("update", "add", "mul", "max", "min")},
+        operations="size(data) * indices[axis]",
+        tolerance=Accumulated("indices[axis] + 1"),
+    ),
+    scatter(  # slices at indices of several dimensions replaced, or combined with others
+        "scatter_nd",
+        "relax.scatter_nd",
+        inputs=(
+            Input("data", ALL, range(1, 7)),
+            Input("indices", ("int64",), range(1, 7)),
+            Input("updates", ranks=range(7), like="data"),
+        ),
+        attributes={"reduction": OneOf("update", "add", "mul", "max", "min")},
+        operations="size(data) * max(size(indices) // indices[-1], 1)",
+        tolerance=Accumulated("size(indices) // indices[-1] + 1"),
     ),
     # ---- Quantization ----------------------------------------------------------------------------
     Op(  # real numbers to integers of 8 or 16 bits, by scale and zero point

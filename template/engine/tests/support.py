@@ -191,7 +191,7 @@ def needs_options(*names, options=_OPTIONS):
 _DRIVER = next(
     driver
     for driver in tvm_ffi.get_global_func(f"{BACKEND}.runtime.drivers")()
-    if driver["role"] == _OPTIONS.driver
+    if driver["role"] == _OPTIONS.drivers[0]
 )
 COUNTERS = {str(counter["name"]) for counter in _DRIVER["counters"]}
 """The driver's counters."""
@@ -207,7 +207,7 @@ def another_option(options=_OPTIONS):
     """Return an option that affects programs, with another value; preferably a driver's option."""
     known = [field for field in fields(options) if field.name in options.driver_options()]
     for field in sorted(known, key=lambda field: not isinstance(field.metadata["allowed"], OneOf)):
-        default, allowed = field.metadata["by_role"][options.driver]
+        default, allowed = field.metadata["by_role"][options.drivers[0]]
         if isinstance(allowed, OneOf):
             return {field.name: next(value for value in allowed.values if value != default)}
         if isinstance(default, bool):

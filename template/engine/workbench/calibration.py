@@ -42,7 +42,7 @@ class Recorder:
     def __init__(
         self, mod: tvm.IRModule, calibration_data: Iterable[object], options: Options
     ) -> None:
-        if not DRIVERS[options.driver]["takes_samples"]:
+        if not any(DRIVERS[role]["takes_samples"] for role in options.drivers):
             raise ValueError(
                 f"The driver '{options.driver}' takes no calibration data: it compiles what the "
                 "model says. Leave calibration_data out, or quantize the model before it is "

@@ -4,9 +4,9 @@
 # 'npu-scaffold graft' copies this file and the engine to their places in a TVM checkout.
 #
 # Options:
-#   USE_EXAMPLE_NPU_DRIVER     "emulator" or "vendor": the driver that models are compiled for by
-#                  default; empty: NPU_VENDOR_DEFAULT_DRIVER of vendor/vendor.cmake, or the
-#                  emulator. The vendor's is built if vendor/vendor.cmake lists it
+#   USE_EXAMPLE_NPU_DRIVER     "emulator", "vendor" or "second": the driver that models are compiled
+#                  for by default; empty: NPU_VENDOR_DEFAULT_DRIVER of vendor/vendor.cmake, or the
+#                  emulator. The vendor's are built if vendor/vendor.cmake lists them
 #   USE_EXAMPLE_NPU_EMULATOR   build the emulator in addition to the vendor's driver
 #   USE_EXAMPLE_NPU_RUNTIME    the runtime and the run halves of the drivers: a board
 #   USE_EXAMPLE_NPU_CODEGEN    the compiler, with the build halves of the drivers
@@ -15,7 +15,7 @@
 #   USE_EXAMPLE_NPU_WERROR     warnings are errors
 
 if(NOT DEFINED USE_EXAMPLE_NPU_DRIVER)
-  set(USE_EXAMPLE_NPU_DRIVER "" CACHE STRING "The default driver: emulator or vendor")
+  set(USE_EXAMPLE_NPU_DRIVER "" CACHE STRING "The default driver: emulator, vendor or second")
 endif()
 option(USE_EXAMPLE_NPU_EMULATOR "Build the emulator too" ON)
 option(USE_EXAMPLE_NPU_RUNTIME "Build the runtime and the driver" ON)

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emission.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
+
+#include "updates.h"
 
 namespace npu {
 
@@ -86,6 +89,7 @@ void Emission::AddWeights(const Unit& unit, const std::string& who) {
 
 LoweredProgram Emission::Finish(LoweringGoal goal) {
   for (const EntryRef& head : graph_.heads) sink_->MarkOutput(Get(head).id);
+  AddStates();
   result_.ports = sink_->Finish();
   if (goal == LoweringGoal::kOps) {
     if (driver_.api.check_composite != nullptr && !graph_.heads.empty()) {
@@ -105,6 +109,21 @@ LoweredProgram Emission::Finish(LoweringGoal goal) {
     if (warnings != nullptr) result_.warnings = warnings;
   }
   return std::move(result_);
+}
+
+void Emission::AddStates() {
+  for (size_t i = 0; i < graph_.heads.size(); ++i) {
+    const EntryRef& head = graph_.heads[i];
+    const Node& node = graph_.nodes[head.node];
+    if (!IsUpdate(node)) continue;
+    const EntryRef& data = node.inputs[0];
+    const auto argument = std::find(graph_.arguments.begin(), graph_.arguments.end(), data.node);
+    const bool is_again = std::count(graph_.heads.begin(), graph_.heads.end(), head) > 1;
+    if (argument == graph_.arguments.end() || graph_.Uses(data) != 1 || is_again) continue;
+    if (sink_->AddState(Get(data).id, Get(head).id)) {
+      result_.states.emplace_back(argument - graph_.arguments.begin(), static_cast<int64_t>(i));
+    }
+  }
 }
 
 Tensor Emission::Get(const EntryRef& entry) {

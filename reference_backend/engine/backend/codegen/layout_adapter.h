@@ -56,6 +56,8 @@ class LayoutAdapter : public Sink {
 #undef NPU_ADD
   /*! \brief The output is in the layout that the tensor has. */
   void MarkOutput(npu_tensor tensor) final;
+  /*! \brief False: the driver's inputs and outputs may be permuted copies. */
+  bool AddState(npu_tensor, npu_tensor) final { return false; }
   /*! \brief Gives the driver the inputs that nothing reads: they may determine the value of a
    *  symbol. */
   std::optional<Ports> Finish() final;

@@ -15,6 +15,7 @@
 #include "scales.h"
 #include "table.h"
 #include "units.h"
+#include "updates.h"
 
 namespace npu {
 
@@ -436,6 +437,7 @@ NPU_PLAIN_OPERATIONS(NPU_EMIT, )
 void Lowering::Emit(const npu_concat& op) { emission_->Add(op, Name()); }
 void Lowering::Emit(const npu_softmax& op) { emission_->Add(op, Name()); }
 void Lowering::Emit(const npu_resize& op) { emission_->Add(op, Name()); }
+void Lowering::Emit(const npu_update& op) { emission_->Add(op, Name()); }
 
 void Lowering::Emit(const npu_transposed_convolution& op) {
   if (ReadsScales()) {
@@ -549,8 +551,14 @@ namespace {
 
 /*! \brief Lowers a graph on a builder; the calls `composed` are not asked for as whole operations.
  */
-LoweredProgram LowerOnce(const Graph& graph, const LoweringOptions& options, LoweringGoal goal,
+LoweredProgram LowerOnce(const Graph& given, const LoweringOptions& options, LoweringGoal goal,
                          const DeclinedCalls& composed) {
+  std::optional<Graph> updated;
+  if (BuildDriver(options.role).add_update != nullptr) {
+    updated = WithUpdates(
+        given, [&](const Node& node) { return composed.count(DescribeNode(node)) == 0; });
+  }
+  const Graph& graph = updated.has_value() ? *updated : given;
   Emission emission(graph, options, composed);
   Units units;
   // Predicates may ask the driver.

@@ -436,6 +436,8 @@ struct LoweredProgram {
   std::string warnings;
   /*! \brief Set if the driver declares layouts. */
   std::optional<Ports> ports;
+  /*! \brief Which input and which output may have one buffer: values of a state. */
+  std::vector<std::pair<int64_t, int64_t>> states;
 };
 
 /*! \brief Throws a Refusal if the driver refuses its options. */

@@ -5,12 +5,31 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..shared.problem import Problem, translated
+
 if TYPE_CHECKING:
     from ..settings.options import Options
+
+_TARGET = "llvm"
+CHUNKS, CAPACITY = (1, 16), 512
+"""How many tokens the functions of a decoder take, and its cache has room for, if nobody says."""
+
+_WHEN_COMPILING: Mapping[str, object] = {
+    "options": None,
+    "option": [],
+    "bfloat16": None,
+    "strict": False,
+    "strict_except": [],
+    "keep_on_host": [],
+    "target": _TARGET,
+    "quantize": None,
+    "calibration": None,
+}
+"""Settings that a library has behind it, and what they are if they are not given."""
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -43,6 +62,11 @@ def count(text: str) -> int:
     return int(text)
 
 
+def counts(text: str) -> tuple[int, ...]:
+    """Read whole numbers from 1 on, with commas between them."""
+    return tuple(map(count, text.split(",")))
+
+
 def natural(text: str) -> int:
     """Read a whole number from 0 on."""
     if not text.isdecimal():
@@ -62,8 +86,11 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_model(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the model, the sizes of its inputs, and how it is compiled."""
+def add_model(parser: argparse.ArgumentParser, what: str, with_data: bool = True) -> None:
+    """Add the model, the sizes of its inputs, and how it is compiled.
+
+    `with_data`: whether real inputs may calibrate or quantize it.
+    """
     parser.add_argument("model", type=Path, help=what)
     add_shape(parser)
     group = parser.add_argument_group("how it is compiled")
@@ -101,14 +128,18 @@ def add_model(parser: argparse.ArgumentParser, what: str) -> None:
         help="an op that stays on the host, named as for --strict-except; may be repeated",
     )
     group.add_argument(
+        "--target",
+        default=_TARGET,
+        help="TVM's target of what stays on the host (default: %(default)s)",
+    )
+    if not with_data:
+        return
+    group.add_argument(
         "--calibration",
         metavar="FILE",
         type=Path,
         help="real inputs from an .npz file, samples along the first axis, for an SDK that "
         "quantizes by itself",
-    )
-    group.add_argument(
-        "--target", default="llvm", help="TVM's target of what stays on the host (default: llvm)"
     )
     group = parser.add_argument_group("quantizing a float model (.onnx, .pt2)")
     group.add_argument(
@@ -173,7 +204,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def options_of(arguments: argparse.Namespace) -> Options:
     """Return the options that the arguments of `add_model` stand for."""
     from ..settings.options import Options, read_settings
-    from ..shared.problem import translated
 
     def read() -> Options:
         settings = read_settings(arguments.option)
@@ -186,3 +216,17 @@ def options_of(arguments: argparse.Namespace) -> Options:
         return Options.load(arguments.options).merged(**settings)
 
     return translated(read)
+
+
+def refuse_settings(arguments: argparse.Namespace, where: str, **others: object) -> None:
+    """Refuse settings that come too late for a library.
+
+    `where`: the command that takes them.
+    `others`: more of them, and what they are if they are not given.
+    """
+    for name, default in {**_WHEN_COMPILING, **others}.items():
+        if getattr(arguments, name, default) != default:
+            raise Problem(
+                f"--{name.replace('_', '-')} is for compiling, and {arguments.model} is compiled; "
+                f"give it to {where}."
+            )

@@ -29,8 +29,10 @@ def check() -> None:
     for name in ("apache-tvm", "apache-tvm-ffi", DISTRIBUTION):
         say(f"{name} {_library.version(name)}")
     say(f"engine {VERSION}")
-    for role in ("runtime", "codegen", "driver", "emulator"):
-        say(f"{role} library: {_library.find(role) or 'not installed'}")
+    for role in ("runtime", "codegen", "driver", "second", "emulator"):
+        path = _library.find(role)
+        if path is not None or role != "second":
+            say(f"{role} library: {path or 'not installed'}")
     if loading.failure is not None:
         raise Problem(f"The backend does not load: {loading.failure}")
     _tell_interfaces()
@@ -133,8 +135,9 @@ def _tell_driver() -> None:
     from ..settings.driver_options import DRIVERS
     from ..settings.options import PREFIX, Options
 
-    used = Options.load(None).driver
-    for other in DRIVERS.keys() - {used}:
+    options = Options.load(None)
+    used = options.driver.replace(",", "' and then '")
+    for other in DRIVERS.keys() - set(options.drivers):
         say(
             f"programs are for the driver '{used}'; {PREFIX}DRIVER={other}, or the option "
             f"driver={other!r}, makes them for the other one"

@@ -6,6 +6,10 @@ from __future__ import annotations
 import difflib
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import loading
 from ..loading import needs_compiler
@@ -14,6 +18,9 @@ from ..shared.messages import printable
 from ..shared.problem import Problem, translated
 from ..shared.terminal import say
 from ..table.limits import WHERE, text_of
+
+if TYPE_CHECKING:
+    from ..compiling.artifacts import Artifact
 
 
 def show_limits(ops: list[str], as_json: bool) -> None:
@@ -54,11 +61,12 @@ def show_options(as_json: bool) -> None:
     say(json.dumps(described(), indent=2) if as_json else describe())
 
 
-def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
+def show_artifacts(path: str, region: str | None, as_json: bool, report: Path | None) -> None:
     """Print the artifacts of this backend in a library.
 
     `region`: the only region to print; none: all.
     `as_json`: whether to print JSON.
+    `report`: the report of the library, for the author's names of ops.
     """
     if loading.failure is not None:
         raise Problem(f"The backend does not load: {loading.failure}")
@@ -66,6 +74,8 @@ def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
 
     artifacts = translated(lambda: read_artifacts(path))
     chosen = [artifact for artifact in artifacts if region in (None, artifact.symbol)]
+    if report is not None:
+        chosen = _named(chosen, report)
     if not chosen:
         known = ", ".join(artifact.symbol for artifact in artifacts)
         raise Problem(printable(f"{path} has no region '{region}'; it has: {known}."))
@@ -73,3 +83,19 @@ def show_artifacts(path: str, region: str | None, as_json: bool) -> None:
         say(json.dumps([artifact.to_dict() for artifact in chosen], indent=2))
     else:
         say("\n\n".join(map(str, chosen)))
+
+
+def _named(artifacts: Sequence[Artifact], path: Path) -> list[Artifact]:
+    """Return artifacts whose programs have the author's names of ops."""
+    needs_compiler("--report")
+    from ..report.names import Names
+    from ..report.report import Report
+    from .json_files import read_json
+
+    report = read_json(path, Report.from_json, "a report", "compile --report")
+    names = Names(report.ops)
+    functions = {region.symbol: region.function for region in report.regions}
+    return [
+        replace(it, program=names.named(functions.get(it.symbol, ""), it.program))
+        for it in artifacts
+    ]

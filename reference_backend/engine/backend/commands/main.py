@@ -57,7 +57,7 @@ def _implementation(function: str, module: str | None = None) -> _Command:
     def run(arguments: argparse.Namespace) -> int:
         if loading.failure is not None:
             raise Problem(f"The backend does not load: {loading.failure}")
-        if arguments.command not in ("run", "profile"):
+        if arguments.command not in ("run", "profile", "generate"):
             needs_compiler(f"'{arguments.command}'")
         if module is None:
             found = entry_point(function)
@@ -110,6 +110,11 @@ def _add_inputs(parser: argparse.ArgumentParser, repeat: int) -> None:
     common.add_model(parser, "a compiled library (.so), or a model as for 'compile'")
     common.add_inputs(parser)
     parser.add_argument(
+        "--function",
+        metavar="NAME",
+        help="the function of a library that has several, such as those of a decoder",
+    )
+    parser.add_argument(
         "--repeat",
         metavar="N",
         type=common.count,
@@ -126,16 +131,88 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_implementation("run_run", "running"))
 
 
-def _add_profile(parser: argparse.ArgumentParser) -> None:
-    _add_inputs(parser, 10)
-    common.add_output(parser, "write the profile as JSON")
-    parser.add_argument("--trace", metavar="FILE", type=Path, help="write a trace, for Perfetto")
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    common.add_model(
+        parser, "a decoder: .onnx with past and present, .pt2, or a library of this command", False
+    )
+    parser.add_argument(
+        "more", nargs="*", type=Path, help="more programs of it, for other numbers of tokens (.pt2)"
+    )
+    parser.add_argument("--prompt", metavar="TEXT", required=True, help="the text to continue")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        type=Path,
+        help="a tokenizer.json; without it, texts are numbers of tokens, such as 12,7,30",
+    )
+    for name, default, what in (
+        ("--most", 64, "how many tokens it adds at most"),
+        ("--capacity", common.CAPACITY, "how many tokens the cache of an .onnx has room for"),
+    ):
+        parser.add_argument(
+            name,
+            metavar="N",
+            type=common.count,
+            default=default,
+            help=f"{what} (default: %(default)s)",
+        )
+    parser.add_argument(
+        "--chunks",
+        metavar="N,N",
+        type=common.counts,
+        default=common.CHUNKS,
+        help="how many tokens of a prompt the functions of an .onnx take at a time, 1 among them "
+        "(default: 1,16)",
+    )
+    parser.add_argument(
+        "--stop",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="where the text ends; may be repeated",
+    )
+    parser.add_argument(
+        "--temperature",
+        metavar="T",
+        type=common.not_negative,
+        help="0 takes the likeliest token, the default without --top-k and --top-p; 1, that with "
+        "them, draws by probability",
+    )
+    parser.add_argument(
+        "--top-k",
+        metavar="N",
+        type=common.natural,
+        default=0,
+        help="draw one of the N likeliest tokens",
+    )
+    parser.add_argument(
+        "--top-p",
+        metavar="SHARE",
+        type=common.not_negative,
+        default=1,
+        help="draw one of the fewest tokens that have this probability together",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=common.natural, default=0, help="of drawing (default: 0)"
+    )
+    common.add_output(parser, "keep the compiled library, which this command takes as a model")
+    parser.set_defaults(run=_implementation("run_generate", "generating"))
+
+
+def _add_names(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report",
         metavar="FILE",
         type=Path,
         help="what 'compile --report' has written with the library: for the author's names",
     )
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    _add_inputs(parser, 10)
+    common.add_output(parser, "write the profile as JSON")
+    parser.add_argument("--trace", metavar="FILE", type=Path, help="write a trace, for Perfetto")
+    _add_names(parser)
     parser.add_argument("--all", action="store_true", help="print all ops, not the largest alone")
     parser.set_defaults(run=_implementation("run_profile", "measuring"))
 
@@ -161,6 +238,26 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_implementation("run_compare"))
 
 
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    common.add_model(parser, _MODEL)
+    parser.add_argument(
+        "--trials",
+        metavar="N",
+        type=common.count,
+        default=64,
+        help="how many a kernel has at most, those in the file included (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--records",
+        metavar="FILE",
+        type=Path,
+        help="the file of trials, which are added to it (default: vendor/tuning.jsonl, which the "
+        "compiler reads)",
+    )
+    common.add_json(parser)
+    parser.set_defaults(run=_implementation("run_tune"))
+
+
 def _run_check(arguments: argparse.Namespace) -> int:
     check_environment()
     if not arguments.json:
@@ -183,6 +280,10 @@ def _drift(arguments: argparse.Namespace) -> int:
     return int(entry_point("run_drift")(arguments))
 
 
+_HAS_ISA = (Path(__file__).parents[1] / "isa").is_dir()
+"""Whether this is the backend of a chip with an instruction set."""
+
+
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser, and those of the conformance kit, whose arguments are still missing."""
     parser = argparse.ArgumentParser(
@@ -195,16 +296,21 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         ("compile", "make a library of a model file", _add_compile),
         ("run", "run a library or a model file, and measure the time", _add_run),
         ("report", "show which op of a model runs where, and why", _add_report),
+        ("generate", "continue a text with a decoder", _add_generate),
         ("profile", "show where a model's time goes", _add_profile),
         ("compare", "show how two reports differ", _add_compare),
+        ("tune", "find sizes of tiles with which kernels take fewer cycles", _add_tune),
     ):
+        if name == "tune" and not _HAS_ISA:
+            continue
         about = f"{text[0].upper()}{text[1:]}."
         add(commands.add_parser(name, help=text, description=about, epilog=_CODES))
     inspection = commands.add_parser("inspect", help="show what is in a compiled library")
     inspection.add_argument("path", help="the exported library, or a dumped artifact")
     inspection.add_argument("--region", metavar="SYMBOL", help="one region only")
     inspection.add_argument("--json", action="store_true", help="as JSON")
-    inspection.set_defaults(run=lambda found: show_artifacts(found.path, found.region, found.json))
+    _add_names(inspection)
+    inspection.set_defaults(run=lambda it: show_artifacts(it.path, it.region, it.json, it.report))
     checking = commands.add_parser(
         "check", help="check whether the backend works here, and say what to do if not"
     )
@@ -266,7 +372,8 @@ def _start() -> int:
     if not interrupts.is_command() or "codegen" not in _library.loaded:
         return _run()
     try:
-        has_driver = _library.find("driver") or _library.find("driver_build")
+        roles = ("driver", "driver_build", "second", "second_build")
+        has_driver = next(filter(None, map(_library.find, roles)), None)
     except _library.LoadError:  # An editable install that does not compile; 'check' says more.
         has_driver = None
     if has_driver is None:

@@ -23,6 +23,7 @@ from ..shared.aliases import Array
 from ..shared.problem import Problem, sentence
 from ..shared.terminal import say
 from ..shared.whole_files import writing
+from .arguments import refuse_settings
 from .inputs import inputs_for
 from .progress import Steps, steps_of
 from .verifying import require_passed, require_verify, verification_of
@@ -40,12 +41,14 @@ class Loaded:
     `signature`: what it takes and returns.
     `inputs`: the inputs in order.
     `prepared`: what was compiled; none for a library.
+    `function`: the function that is run.
     """
 
     machine: VirtualMachine
     signature: Signature
     inputs: list[Array]
     prepared: Prepared | None = None
+    function: str = "main"
 
     @property
     def report(self) -> Report | None:
@@ -59,10 +62,18 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
     # Report what is wrong with them before the model is compiled, which takes a while.
     arrays = ArrayFile(arguments.inputs) if arguments.inputs is not None else None
     if path.suffix == LIBRARY:
-        _refuse_settings(arguments)
+        if getattr(arguments, "verify", False):
+            raise Problem(
+                "--verify compares with the original model, which the library does not contain; "
+                "give it to the command 'compile', or give the model file to 'run'."
+            )
+        refuse_settings(arguments, "the command 'compile'")
         steps.begin(f"loading {path}")
-        machine, signature = load_library(path)
-        return Loaded(machine, signature, inputs_for(arguments, arrays, signature))
+        machine, signature, function = load_library(path, arguments.function)
+        inputs = inputs_for(arguments, arrays, signature)
+        return Loaded(machine, signature, inputs, function=function)
+    if arguments.function is not None:
+        raise Problem(f"--function goes with a library; {path} is compiled as one function.")
     require_file(path)
     needs_compiler(f"{path}, which is not compiled yet,")
     from ..models.reading import KINDS, require_model
@@ -80,30 +91,6 @@ def load(arguments: argparse.Namespace, steps: Steps) -> Loaded:
     return Loaded(machine, prepared.signature, inputs, prepared)
 
 
-def _refuse_settings(arguments: argparse.Namespace) -> None:
-    """Refuse settings that come too late for a library."""
-    settings = (
-        "options",
-        "option",
-        "strict",
-        "strict_except",
-        "keep_on_host",
-        "quantize",
-        "calibration",
-    )
-    given = [name for name in settings if getattr(arguments, name)]
-    if getattr(arguments, "verify", False):
-        raise Problem(
-            "--verify compares with the original model, which the library does not contain; "
-            "give it to the command 'compile', or give the model file to 'run'."
-        )
-    if given:
-        raise Problem(
-            f"--{given[0].replace('_', '-')} is for compiling, and {arguments.model} is compiled; "
-            "give it to the command 'compile'."
-        )
-
-
 def run_run(arguments: argparse.Namespace) -> int:
     """Run the command `run`."""
     output: Path | None = arguments.output
@@ -119,7 +106,7 @@ def run_run(arguments: argparse.Namespace) -> int:
         seconds = []
         for _ in range(arguments.repeat):
             begun = time.perf_counter()
-            results = run(loaded.machine, tensors)
+            results = run(loaded.machine, tensors, loaded.function)
             seconds.append(time.perf_counter() - begun)
         names = _names(loaded.signature.results, len(results))
         arrays = {name: item.numpy() for name, item in zip(names, results, strict=True)}

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,8 @@ constexpr const char* kManifest = "manifest";
 constexpr const char* kGraph = "graph";
 constexpr const char* kProgram = "program";
 constexpr const char* kPorts = "ports";
+constexpr const char* kPieces = "pieces";
+constexpr const char* kData = "data";
 constexpr const char* kExternal = "external";
 
 size_t Align(size_t size) {
@@ -66,19 +69,22 @@ Header ReadHeader(const uint8_t* bytes, size_t size) {
     if (std::memcmp(header.magic, kVersion1, sizeof(kVersion1)) == 0) {
       throw ArtifactError("has the format version 1, which is older than version " +
                           std::to_string(kArtifactVersion) +
-                          ", the one that is read here; compile the model again");
+                          ", the oldest that is read here; compile the model again");
     }
     throw ArtifactError("does not begin as an artifact does: these are other bytes, or damaged");
   }
   constexpr size_t kVersionEnd = offsetof(Header, version) + sizeof(header.version);
-  if (size >= kVersionEnd && header.version != kArtifactVersion) {
-    bool newer = header.version > kArtifactVersion;
-    throw ArtifactError(
-        "has the format version " + std::to_string(header.version) +
-        (newer ? ", which is newer than version " : ", which is older than version ") +
-        std::to_string(kArtifactVersion) + ", the one that is read here; " +
-        (newer ? "update this backend here, or compile" : "compile") +
-        " the model again with the version that is installed here");
+  if (size >= kVersionEnd && header.version != kArtifactVersion &&
+      header.version != kBundleVersion) {
+    bool newer = header.version > kBundleVersion;
+    throw ArtifactError("has the format version " + std::to_string(header.version) +
+                        (newer
+                             ? ", which is newer than version " + std::to_string(kBundleVersion) +
+                                   ", the newest that is read here; "
+                             : ", which is older than version " + std::to_string(kArtifactVersion) +
+                                   ", the oldest that is read here; ") +
+                        (newer ? "update this backend here, or compile" : "compile") +
+                        " the model again with the version that is installed here");
   }
   if (size < sizeof(header) || size < header.size) {
     std::string expected = size < sizeof(header) ? "" : " of " + std::to_string(header.size);
@@ -91,7 +97,7 @@ Header ReadHeader(const uint8_t* bytes, size_t size) {
   return header;
 }
 
-using NamedSection = std::pair<const char*, std::string_view>;
+using NamedSection = std::pair<const char*, Pieces>;
 
 /*! \brief The header of an artifact and the table of its sections. */
 struct Contents {
@@ -99,17 +105,17 @@ struct Contents {
   std::vector<Section> table;
 };
 
-Contents ListSections(const std::vector<NamedSection>& sections) {
+Contents ListSections(const std::vector<NamedSection>& sections, uint32_t version) {
   Contents contents;
   Header& header = contents.header;
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
-  header.version = kArtifactVersion;
+  header.version = version;
   header.section_count = static_cast<uint32_t>(sections.size());
   size_t size = sizeof(header) + sections.size() * sizeof(Section);
   for (const auto& [id, content] : sections) {
     Section section = {};
     section.offset = Align(size);
-    section.size = content.size();
+    section.size = SizeOf(content);
     std::memcpy(section.id, id, std::min(std::strlen(id), sizeof(section.id)));
     size = section.offset + section.size;
     contents.table.push_back(section);
@@ -129,25 +135,25 @@ void WriteSections(const std::vector<NamedSection>& sections, const Contents& co
   write(0, &header, sizeof(header));
   write(end, contents.table.data(), contents.table.size() * sizeof(Section));
   for (size_t i = 0; i < sections.size(); ++i) {
-    const std::string_view content = sections[i].second;
-    write(contents.table[i].offset, content.data(), content.size());
+    write(contents.table[i].offset, nullptr, 0);
+    for (std::string_view piece : sections[i].second) write(end, piece.data(), piece.size());
   }
   uint64_t checksum = ArtifactChecksum(reinterpret_cast<const uint8_t*>(to), header.size);
   std::memcpy(to + kChecksumOffset, &checksum, sizeof(checksum));
 }
 
-std::string WriteSections(const std::vector<NamedSection>& sections) {
-  const Contents contents = ListSections(sections);
+std::string WriteSections(const std::vector<NamedSection>& sections, uint32_t version) {
+  const Contents contents = ListSections(sections, version);
   std::string bytes(contents.header.size, '\0');
   WriteSections(sections, contents, bytes.data());
   return bytes;
 }
 
 std::vector<NamedSection> SectionsOf(const Artifact& artifact) {
-  std::vector<NamedSection> sections = {NamedSection(kManifest, artifact.manifest),
-                                        NamedSection(kGraph, artifact.graph),
+  std::vector<NamedSection> sections = {NamedSection(kManifest, {artifact.manifest}),
+                                        NamedSection(kGraph, {artifact.graph}),
                                         NamedSection(kProgram, artifact.program)};
-  if (!artifact.ports.empty()) sections.emplace_back(kPorts, artifact.ports);
+  if (!artifact.ports.empty()) sections.emplace_back(kPorts, Pieces{artifact.ports});
   return sections;
 }
 
@@ -182,6 +188,39 @@ std::vector<std::string_view> ReadSections(const uint8_t* bytes, size_t size,
     end = section.offset + section.size;
   }
   return contents;
+}
+
+constexpr size_t kSectionsOfRegion = 4;
+
+bool IsBefore(std::string_view one, std::string_view other) { return one.data() < other.data(); }
+
+/*! \brief The pieces of a program in a bundle. None has a part of the data twice: a program is
+ *  never larger than the data. */
+Pieces ReadPieces(std::string_view table, std::string_view data) {
+  uint64_t entry[2];
+  if (table.size() % sizeof(entry) != 0) Corrupt("its list of pieces is cut off");
+  Pieces pieces;
+  for (size_t at = 0; at < table.size(); at += sizeof(entry)) {
+    std::memcpy(entry, table.data() + at, sizeof(entry));
+    const auto [offset, size] = entry;
+    const bool is_last = at + sizeof(entry) == table.size();
+    if (offset > data.size() || size > data.size() - offset) {
+      Corrupt("a piece of its program reaches beyond its data");
+    }
+    if (offset % kArtifactAlignment != 0 || size == 0 ||
+        (size % kArtifactAlignment != 0 && !is_last)) {
+      Corrupt("a piece of its program begins or ends at a wrong place");
+    }
+    pieces.push_back(data.substr(offset, size));
+  }
+  Pieces sorted = pieces;
+  std::sort(sorted.begin(), sorted.end(), IsBefore);
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    if (sorted[i - 1].data() + sorted[i - 1].size() > sorted[i].data()) {
+      Corrupt("its program has one piece twice");
+    }
+  }
+  return pieces;
 }
 
 /*! \brief The length in bytes of the character at `i`; 0 if it is not UTF-8. */
@@ -258,26 +297,107 @@ uint64_t Checksum(const uint8_t* bytes, size_t size, uint64_t seed) {
   return result ^ result >> 32;
 }
 
-std::string WriteArtifact(const Artifact& artifact) { return WriteSections(SectionsOf(artifact)); }
+size_t SizeOf(const Pieces& pieces) {
+  size_t size = 0;
+  for (std::string_view piece : pieces) size += piece.size();
+  return size;
+}
 
-size_t SizeOf(const Artifact& artifact) { return ListSections(SectionsOf(artifact)).header.size; }
+void Join(const Pieces& pieces, char* to) {
+  for (std::string_view piece : pieces) to += piece.copy(to, piece.size());
+}
+
+std::string WriteArtifact(const Artifact& artifact) {
+  return WriteSections(SectionsOf(artifact), kArtifactVersion);
+}
+
+size_t SizeOf(const Artifact& artifact) {
+  return ListSections(SectionsOf(artifact), kArtifactVersion).header.size;
+}
 
 void WriteArtifact(const Artifact& artifact, char* to) {
   const std::vector<NamedSection> sections = SectionsOf(artifact);
-  WriteSections(sections, ListSections(sections), to);
+  WriteSections(sections, ListSections(sections, kArtifactVersion), to);
 }
 
-Artifact ReadArtifact(const uint8_t* bytes, size_t size) {
-  auto contents = ReadSections(bytes, size, {kManifest, kGraph, kProgram, kPorts}, 1);
-  contents.resize(4);
-  return {contents[0], contents[1], contents[2], contents[3]};
+size_t Bundle::size() const { return ListSections(Sections(), kBundleVersion).header.size; }
+
+void Bundle::Write(char* to) const {
+  const std::vector<NamedSection> sections = Sections();
+  WriteSections(sections, ListSections(sections, kBundleVersion), to);
+}
+
+std::vector<NamedSection> Bundle::Sections() const {
+  std::vector<NamedSection> sections;
+  for (size_t i = 0; i < artifacts_.size(); ++i) {
+    sections.emplace_back(kManifest, Pieces{artifacts_[i].manifest});
+    sections.emplace_back(kGraph, Pieces{artifacts_[i].graph});
+    sections.emplace_back(kPieces, Pieces{tables_[i]});
+    sections.emplace_back(kPorts, Pieces{artifacts_[i].ports});
+  }
+  sections.emplace_back(kData, data_);
+  return sections;
+}
+
+std::vector<Artifact> ReadArtifacts(const uint8_t* bytes, size_t size) {
+  const Header header = ReadHeader(bytes, size);
+  if (header.version == kArtifactVersion) {
+    auto contents = ReadSections(bytes, size, {kManifest, kGraph, kProgram, kPorts}, 1);
+    contents.resize(4);
+    return {{contents[0], contents[1], {contents[2]}, contents[3]}};
+  }
+  const size_t count = header.section_count / kSectionsOfRegion;
+  std::vector<const char*> ids;
+  for (size_t i = 0; i < std::min(count, size / sizeof(Section)); ++i) {
+    ids.insert(ids.end(), {kManifest, kGraph, kPieces, kPorts});
+  }
+  ids.push_back(kData);
+  const auto contents = ReadSections(bytes, size, ids);
+  std::vector<Artifact> artifacts;
+  for (size_t i = 0; i + 1 < contents.size(); i += kSectionsOfRegion) {
+    artifacts.push_back({contents[i], contents[i + 1], ReadPieces(contents[i + 2], contents.back()),
+                         contents[i + 3]});
+  }
+  if (artifacts.empty()) Corrupt("it has no region");
+  return artifacts;
+}
+
+size_t SharedSize(const std::vector<Artifact>& bundle, size_t index) {
+  // Stretches of the data that others have, without overlaps, by their begin.
+  std::map<const char*, const char*> others;
+  Pieces pieces;
+  for (size_t i = 0; i < bundle.size(); ++i) {
+    if (i == index) continue;
+    pieces.insert(pieces.end(), bundle[i].program.begin(), bundle[i].program.end());
+  }
+  std::sort(pieces.begin(), pieces.end(), IsBefore);
+  const char* end = nullptr;
+  for (std::string_view piece : pieces) {
+    const char* begin = end == nullptr ? piece.data() : std::max(end, piece.data());
+    end = std::max(begin, piece.data() + piece.size());
+    if (begin < end) others[begin] = end;
+  }
+  size_t shared = 0;
+  for (std::string_view piece : bundle[index].program) {
+    const char* const piece_end = piece.data() + piece.size();
+    auto it = others.upper_bound(piece.data());
+    if (it != others.begin()) --it;
+    for (; it != others.end() && it->first < piece_end; ++it) {
+      const char* const begin = std::max(it->first, piece.data());
+      const char* const common_end = std::min(it->second, piece_end);
+      if (begin < common_end) shared += static_cast<size_t>(common_end - begin);
+    }
+  }
+  return shared;
 }
 
 std::string WriteReference(const ArtifactReference& reference) {
-  uint64_t numbers[] = {reference.size, reference.checksum};
-  std::string content(reinterpret_cast<const char*>(numbers), sizeof(numbers));
+  std::vector<uint64_t> numbers = {reference.size, reference.checksum};
+  if (reference.index.has_value()) numbers.push_back(*reference.index);
+  std::string content(reinterpret_cast<const char*>(numbers.data()), numbers.size() * 8);
   content += reference.function;
-  return WriteSections({NamedSection(kExternal, content)});
+  return WriteSections({NamedSection(kExternal, {content})},
+                       reference.index.has_value() ? kBundleVersion : kArtifactVersion);
 }
 
 bool IsReference(const uint8_t* bytes, size_t size) {
@@ -289,10 +409,14 @@ bool IsReference(const uint8_t* bytes, size_t size) {
 
 ArtifactReference ReadReference(const uint8_t* bytes, size_t size) {
   std::string_view content = ReadSections(bytes, size, {kExternal})[0];
-  uint64_t numbers[2] = {};
-  if (content.size() < sizeof(numbers)) Corrupt("its reference is too short");
-  std::memcpy(numbers, content.data(), sizeof(numbers));
-  return {std::string(content.substr(sizeof(numbers))), numbers[0], numbers[1]};
+  const bool is_in_bundle = ReadHeader(bytes, size).version == kBundleVersion;
+  uint64_t numbers[3] = {};
+  const size_t numbers_size = is_in_bundle ? sizeof(numbers) : 2 * sizeof(numbers[0]);
+  if (content.size() < numbers_size) Corrupt("its reference is too short");
+  std::memcpy(numbers, content.data(), numbers_size);
+  ArtifactReference reference = {std::string(content.substr(numbers_size)), numbers[0], numbers[1]};
+  if (is_in_bundle) reference.index = numbers[2];
+  return reference;
 }
 
 uint64_t StoredChecksum(const uint8_t* artifact) {

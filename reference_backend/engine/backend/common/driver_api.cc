@@ -21,6 +21,8 @@ constexpr const char* kSuffix = ".dylib";
 constexpr const char* kSuffix = ".so";
 #endif
 
+constexpr const char* kRoles[] = {"vendor", "second", "emulator"};
+
 /*! \brief The folder of the library that contains this function. */
 std::string OwnFolder() {
   Dl_info info;
@@ -54,13 +56,15 @@ std::vector<std::string> Folders() {
                         folder +
                         "', and there is no such folder; name one with drivers, or unset it");
     }
-    const std::string vendor = PathOf(folder, "vendor", ""),
-                      emulator = PathOf(folder, "emulator", "");
-    if (!Exists(vendor) && !Exists(emulator) && !Exists(PathOf(folder, "vendor", "_build")) &&
-        !Exists(PathOf(folder, "emulator", "_build"))) {
+    bool has_driver = false;
+    for (const char* role : kRoles) {
+      for (const char* part : {"_build", ""}) has_driver |= Exists(PathOf(folder, role, part));
+    }
+    if (!has_driver) {
       throw DriverError(std::string("the environment variable ") + kDriverFolderVariable +
-                        " names a folder without a driver: there is neither " + vendor + " nor " +
-                        emulator + "; build one there, or unset it");
+                        " names a folder without a driver: there is neither " +
+                        PathOf(folder, "vendor", "") + " nor " + PathOf(folder, "emulator", "") +
+                        "; build one there, or unset it");
     }
     folders.emplace_back(folder);
   }
@@ -128,8 +132,11 @@ std::string AdviceOn(const std::string& reason) {
 template <typename Api>
 std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
   std::vector<InstalledDriver<Api>> drivers;
-  for (const char* role : {kDefaultDriver, "vendor", "emulator"}) {
-    if (!drivers.empty() && drivers.front().role == role) continue;
+  std::vector<std::string> roles = {kDefaultDriver};
+  for (const char* role : kRoles) {
+    if (roles.front() != role) roles.emplace_back(role);
+  }
+  for (const std::string& role : roles) {
     std::string path = FindLibrary(role, build);
     if (path.empty()) continue;
     // RTLD_LOCAL: all drivers export the same names. Never closed: a driver's threads may still
@@ -152,6 +159,14 @@ std::vector<InstalledDriver<Api>> FindDrivers(const char* entry, bool build) {
     InstalledDriver<Api> driver;
     driver.role = role;
     driver.api = Adopt(function(NPU_DRIVER_API_VERSION), path);
+    for (const auto& other : drivers) {
+      // Programs know their driver by its name.
+      if ((role == "second" || other.role == "second") &&
+          std::strcmp(other.api.name, driver.api.name) == 0) {
+        throw DriverError("the driver " + path + " calls itself '" + driver.api.name +
+                          "', as the " + other.role + " driver does; give it a name of its own");
+      }
+    }
     drivers.push_back(std::move(driver));
   }
   return drivers;

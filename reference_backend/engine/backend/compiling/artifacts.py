@@ -14,7 +14,7 @@ import stat
 import struct
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import NoReturn
@@ -68,12 +68,15 @@ class Artifact:
         Size of the whole and of each section, in bytes.
     program
         The driver's text: memory map and listing.
+    stored_with
+        The symbols of the other regions in its bundle, whose equal bytes are stored once.
     """
 
     symbol: str
     manifest: JsonFields
     sizes: Mapping[str, int]
     program: str
+    stored_with: tuple[str, ...] = ()
 
     @property
     def options(self) -> JsonObject:
@@ -82,7 +85,7 @@ class Artifact:
 
     def to_dict(self) -> JsonObject:
         """Return the artifact as plain data, with the version of its fields."""
-        return {"version": VERSION, **asdict(self)}
+        return {"version": VERSION, **asdict(self), "stored_with": [*self.stored_with]}
 
     def __str__(self) -> str:
         """Return the artifact as text for people."""
@@ -90,6 +93,7 @@ class Artifact:
         lines = [f"region {self.symbol}"]
         lines += [f"  {name:20}{value}" for name, value in scalars.items() if name != "symbol"]
         lines += _listed("bytes", self.sizes)
+        lines += [f"  {'stored with':20}{name}" for name in self.stored_with]
         for title in ("options", "symbol_bounds"):
             lines += _listed(title, self.manifest[title])
         for override in self.manifest["overrides"]:
@@ -128,7 +132,7 @@ def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
         The file cannot be read, has no region of this backend, or is corrupt.
     """
     path = Path(path)
-    load = tvm_ffi.get_global_func(f"ffi.Module.load_from_bytes.{BACKEND}")
+    load = tvm_ffi.get_global_func(f"{BACKEND}.runtime.load_regions")
     artifacts = []
     backends: set[str] = set()
     for backend, data in _find(path):
@@ -136,23 +140,29 @@ def read_artifacts(path: str | os.PathLike[str]) -> list[Artifact]:
             backends.add(str(backend))
             continue
         try:
-            module = load(data)
-            artifacts.append(
-                Artifact(
-                    symbol=str(module["get_symbol"]()),
-                    manifest=_read_manifest(module["manifest"]()),
-                    sizes={"artifact": len(data), **_integers(module["sizes"]())},
-                    program=str(module["describe"]()),
-                )
-            )
+            found = [_read(module, len(data)) for module in load(data)]
         except Exception as error:
             raise ValueError(printable(f"{path}: {_first_line(error)}")) from None
+        symbols = [it.symbol for it in found]
+        artifacts += [
+            replace(it, stored_with=(*symbols[:at], *symbols[at + 1 :]))
+            for at, it in enumerate(found)
+        ]
     if not artifacts:
         why = "it is not a library that was exported with one"
         if backends:
             why = f"those in it are for {', '.join(sorted(backends))}"
         raise ValueError(printable(f"{path} holds no region of {BACKEND}: {why}."))
     return artifacts
+
+
+def _read(module: tvm_ffi.Module, size: int) -> Artifact:
+    return Artifact(
+        symbol=str(module["get_symbol"]()),
+        manifest=_read_manifest(module["manifest"]()),
+        sizes={"artifact": size, **_integers(module["sizes"]())},
+        program=str(module["describe"]()),
+    )
 
 
 def open_regular(path: str | os.PathLike[str]) -> BufferedReader:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
@@ -16,13 +17,14 @@ from ..shared.messages import size_text
 
 # Classes whose names differ between the versions of TVM in `_library.KNOWN_TVM`.
 if hasattr(tvm.ir, "GenericConst"):
-    from tvm.ir import GenericConst, StringImm
+    from tvm.ir import GenericConst
+    from tvm.ir import StringImm as StringImm
     from tvm.sym import Analyzer as Analyzer
 
     Constant = GenericConst
 else:
     from tvm.arith import Analyzer as Analyzer
-    from tvm.tirx import StringImm
+    from tvm.tirx import StringImm as StringImm
 
     Constant = relax.Constant
     # One name for the tensor of a constant, as in later versions.
@@ -63,6 +65,11 @@ _item_of = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 def items_of(array: Sequence[_Item]) -> list[_Item]:
     """Return the items of an array of TVM, in a third of the time that its iterator takes."""
     return [_item_of(array, index) for index in range(_size_of(array))]
+
+
+def constant_of_text(text: str) -> relax.Constant:
+    """Return a text in UTF-8 as a constant of uint8, since Relax has no strings."""
+    return relax.const(np.frombuffer(text.encode(), np.uint8))
 
 
 def resolve(expr: relax.Expr, values: Values) -> relax.Expr:

@@ -41,6 +41,19 @@ KNOWN_TVM = ("0.26", "0.27")
 ANY_TVM = f"{BACKEND.upper()}_ANY_TVM"
 """The environment variable that, set to 1, allows other versions of TVM and tvm-ffi."""
 
+FUNCTIONS = {
+    "runtime": (
+        *("runtime.info", "runtime.drivers", "runtime.device", "runtime.set_device"),
+        *("runtime.load_regions", "runtime.wait_all", "session.open"),
+    ),
+    "codegen": (
+        *("codegen.missing_ir", "codegen.drivers", "codegen.check_options", "codegen.identity"),
+        *("codegen.read", "codegen.graph", "codegen.decline_reason", "codegen.lowered_ops"),
+        *("codegen.new_artifact", "codegen.compile", "codegen.bundle"),
+    ),
+}
+"""What Python calls of each library, by the names under which it registers them."""
+
 loaded: dict[str, object] = {}
 """The loaded libraries by role: "runtime" and, where a compiler is installed, "codegen".
 
@@ -55,8 +68,8 @@ class LoadError(RuntimeError):
 def find(role: str) -> Path | None:
     """Return the path of a library of this backend, or none.
 
-    `role`: "runtime", "codegen", or a driver: "driver" is the vendor's, "emulator" the emulator;
-    the suffix "_build" is for a separate build half.
+    `role`: "runtime", "codegen", or a driver: "driver" and "second" are the vendor's, "emulator"
+    the emulator; the suffix "_build" is for a separate build half.
     """
     stem = f"{_PREFIX}{_STEM}_{role}"
     if IN_TREE and role in _TVM_LIBRARIES:
@@ -101,6 +114,7 @@ def load() -> None:
     else:
         _check_versions(tvm.__version__, tvm_ffi.__version__)
         libraries = {"runtime": open_library("runtime")}
+    require_functions("runtime")
     try:
         tvm_ffi.get_global_func(f"{BACKEND}.runtime.info")()
     except Exception as error:
@@ -108,6 +122,7 @@ def load() -> None:
     if not IN_TREE and not tvm._RUNTIME_ONLY and find("codegen") is not None:
         libraries["codegen"] = open_library("codegen")
     if "codegen" in libraries:
+        require_functions("codegen")
         missing = tvm_ffi.get_global_func(f"{BACKEND}.codegen.missing_ir")()
         if missing:
             raise LoadError(
@@ -117,6 +132,19 @@ def load() -> None:
                 "pyproject.toml names."
             )
     loaded.update(libraries)
+
+
+def require_functions(role: str) -> None:
+    """Refuse a library that was built of other sources than this package."""
+    import tvm_ffi
+
+    for function in FUNCTIONS[role]:
+        if tvm_ffi.get_global_func(f"{BACKEND}.{function}", allow_missing=True) is None:
+            rebuild = "Build TVM again." if IN_TREE else _REBUILD
+            raise LoadError(
+                f"The {role} library of {PACKAGE} was built of another version than its Python "
+                f"files: it has no function '{function}'. {rebuild}"
+            )
 
 
 def version(distribution: str) -> str:

@@ -7,15 +7,16 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
+from ..ir.states import functions_with_states, states
 from ..shared.backend import BACKEND
 from ..shared.problem import Problem, sentence
 from .files import require_file
-from .signature import FUNCTION, Input, Signature
+from .signature import FUNCTION, Input, Signature, initial_of
 
 LIBRARY = ".so"
 """How the names of compiled libraries end."""
@@ -29,12 +30,43 @@ _ELF = struct.Struct("<4s36xQ10xHH2x")
 _FOREIGN = re.compile(r"created using \{(\w+)\} but a loader")
 
 
-def load_library(path: Path) -> tuple[VirtualMachine, Signature]:
-    """Load a compiled library."""
+class Library(NamedTuple):
+    """A function of a compiled library."""
+
+    machine: VirtualMachine
+    signature: Signature
+    function: str
+
+
+def load_library(path: Path, function: str | None = None) -> Library:
+    """Load a compiled library, and find a function: by default `main`, or the only one."""
+    machine = load_machine(path)
+    try:
+        known = functions_of(machine)
+        if function is None and len(known) == 1:
+            (function,) = known
+        if function in known:
+            return Library(machine, _signature(machine, function), function)
+    except Exception as error:
+        raise _not_loaded(path, error) from error
+    names = ", ".join(known) or "none"
+    if function is None:
+        raise Problem(f"{path} has several functions: {names}; choose one with --function NAME.")
+    raise Problem(f"{path} has no function '{function}'; its functions are: {names}.")
+
+
+def functions_of(machine: VirtualMachine) -> list[str]:
+    """Return the functions of a model: `main`, or those with states."""
+    if (names := list(functions_with_states(machine))) and "main" not in names:
+        return names
+    return ["main"]
+
+
+def load_machine(path: Path) -> VirtualMachine:
+    """Load a compiled library, with any functions."""
     _require_complete(path)
     try:
-        machine = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
-        return machine, _signature(machine)
+        return VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
     except Exception as error:
         foreign = _FOREIGN.search(str(error))
         if foreign is not None:
@@ -42,7 +74,11 @@ def load_library(path: Path) -> tuple[VirtualMachine, Signature]:
                 f"{path} needs '{foreign[1]}', which is not part of {BACKEND}. If that is another "
                 "backend, run the library with its package."
             ) from error
-        raise Problem(f"{path} cannot be loaded: {sentence(error)}") from error
+        raise _not_loaded(path, error) from error
+
+
+def _not_loaded(path: Path, error: Exception) -> Problem:
+    return Problem(f"{path} cannot be loaded: {sentence(error)}")
 
 
 def _require_complete(path: Path) -> None:
@@ -60,21 +96,29 @@ def _require_complete(path: Path) -> None:
         raise Problem(f"{path} is incomplete; copy it again.")
 
 
-def _signature(machine: VirtualMachine) -> Signature:
+def _signature(machine: VirtualMachine, function: str) -> Signature:
     """Return the signature in a library; one from another program only has names."""
+    initial = initial_of(states(machine, function))
     try:
-        describe = machine[FUNCTION]
+        if function == "main":
+            describe = machine[FUNCTION]
+            return Signature.from_json(describe().numpy().tobytes().decode(), initial)
     except AttributeError:
-        count = int(machine._get_function_arity("main"))
-        names = (str(machine._get_function_param_name("main", index)) for index in range(count))
-        return Signature(tuple(map(Input, names)))
-    return Signature.from_json(describe().numpy().tobytes().decode())
+        pass
+    known = {name: Input(name, str(value.dtype), value.shape) for name, value in initial.items()}
+    for name, dtype, sizes in functions_with_states(machine).get(function, ()):
+        known[name] = Input(name, dtype, None if sizes is None else tuple(sizes))
+    count = int(machine._get_function_arity(function))
+    names = [str(machine._get_function_param_name(function, index)) for index in range(count)]
+    return Signature(tuple(known.get(name, Input(name)) for name in names), initial=initial)
 
 
-def run(machine: VirtualMachine, inputs: Sequence[tvm.runtime.Tensor]) -> list[tvm.runtime.Tensor]:
+def run(
+    machine: VirtualMachine, inputs: Sequence[tvm.runtime.Tensor], function: str = "main"
+) -> list[tvm.runtime.Tensor]:
     """Run a model."""
     try:
-        return list(_tensors(machine["main"](*inputs)))
+        return list(_tensors(machine[function](*inputs)))
     except Exception as error:
         raise Problem(f"The model cannot be run: {sentence(error)}") from error
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..ir.states import State, parameters_of, states
 from ..shared.aliases import Array
 from ..shared.backend import BACKEND
 from ..shared.problem import Problem
@@ -41,28 +42,35 @@ class Input:
 
 @dataclass(frozen=True)
 class Signature:
-    """The inputs of a model, and the names of its results as far as they are known, in order."""
+    """What a model takes and returns.
+
+    `inputs`: its inputs in order.
+    `results`: the names of its results in order, as far as they are known.
+    `initial`: what its states are before the first call, by the name of the input.
+    """
 
     inputs: tuple[Input, ...]
     results: tuple[str, ...] = ()
+    initial: Mapping[str, Array] = field(default_factory=dict, compare=False)
 
     def to_json(self) -> str:
-        """Return the signature as JSON."""
-        return json.dumps(asdict(self))
+        """Return the signature as JSON, without the initial values of states."""
+        inputs = [asdict(item) for item in self.inputs]
+        return json.dumps({"inputs": inputs, "results": self.results})
 
     @classmethod
-    def from_json(cls, text: str) -> Signature:
+    def from_json(cls, text: str, initial: Mapping[str, Array]) -> Signature:
         """Read what `to_json` wrote."""
         data = json.loads(text)
         inputs = tuple(
             Input(
-                field["name"],
-                field["dtype"],
-                None if field["shape"] is None else tuple(field["shape"]),
+                item["name"],
+                item["dtype"],
+                None if item["shape"] is None else tuple(item["shape"]),
             )
-            for field in data["inputs"]
+            for item in data["inputs"]
         )
-        return cls(inputs, tuple(data["results"]))
+        return cls(inputs, tuple(data["results"]), initial)
 
     def __str__(self) -> str:
         """Return the inputs as messages show them."""
@@ -73,26 +81,32 @@ def signature_of(mod: tvm.IRModule, results: Sequence[str] = ()) -> Signature:
     """Return the signature of a module whose results have these names."""
     from .reading import main_of
 
-    inputs = []
-    for param in main_of(mod).params:
-        dtype = getattr(param.ty, "dtype", None)
-        if dtype is None:
+    main = main_of(mod)
+    inputs = [Input(*item) for item in parameters_of(main)]
+    for param, item in zip(main.params, inputs, strict=True):
+        if not item.dtype:
             raise Problem(f"The input '{param.name}' is not a tensor but {param.ty}.")
-        values = getattr(getattr(param.ty, "shape", None), "values", None)
-        sizes = None if values is None else tuple(map(_size, values))
-        inputs.append(Input(str(param.name), str(dtype), sizes))
-    return Signature(tuple(inputs), tuple(results))
+    kept = states(mod)
+    if results:
+        results = (*results, *(state.name for state in kept))
+    return Signature(tuple(inputs), tuple(results), initial_of(kept))
 
 
-def _size(value: object) -> int | str:
-    return int(value.value) if hasattr(value, "value") else str(value)
+def initial_of(kept: Iterable[State]) -> dict[str, Array]:
+    """Return the values of states before the first call, by the name of the input."""
+    return {state.parameter: np.ascontiguousarray(state.initial) for state in kept}
 
 
 def suitable(arrays: NamedArrays, signature: Signature) -> list[Array]:
-    """Return the arrays for a model's inputs, found by name or order; check types and shapes."""
+    """Return the arrays for a model's inputs, found by name or order; check types and shapes.
+
+    States without an array get their initial values.
+    """
     names = chosen(arrays, signature)
     sizes: dict[str, int] = {}
     for param, name in zip(signature.inputs, names, strict=True):
+        if name not in arrays.headers:
+            continue
         dtype, shape = arrays.headers[name]
         if param.dtype and dtype != param.dtype:
             raise Problem(
@@ -110,17 +124,23 @@ def suitable(arrays: NamedArrays, signature: Signature) -> list[Array]:
                 f"{arrays.path}: '{param.name}' has the shape {shape}, and the model takes "
                 f"({', '.join(map(str, param.shape))})."
             )
-    return [arrays[name] for name in names]
+    return [
+        arrays[name] if name in arrays.headers else signature.initial[param.name]
+        for param, name in zip(signature.inputs, names, strict=True)
+    ]
 
 
 def chosen(arrays: NamedArrays, signature: Signature) -> list[str]:
-    """Return the name of the array for each input: its own, or arr_0 and so on."""
+    """Return the name of the array for each input: its own, or arr_0 and so on.
+
+    States, the last inputs, may have none.
+    """
     names = [param.name for param in signature.inputs]
     unnamed = [f"arr_{index}" for index in range(len(names))]
-    available = arrays.headers
-    if set(available) == set(unnamed) and not set(names) <= set(available):
-        names = unnamed
-    missing = [name for name in names if name not in available]
+    available, required = arrays.headers, len(names) - len(signature.initial)
+    if set(unnamed[:required]) <= set(available) <= set(unnamed):
+        names = names if set(names[:required]) <= set(available) else unnamed
+    missing = [name for name in names[:required] if name not in available]
     if missing:
         raise Problem(
             f"{arrays.path} has no array '{missing[0]}'; the model takes: {signature}. The file "
@@ -135,7 +155,7 @@ def random_inputs(
     """Make inputs at random.
 
     Reals of a normal distribution, 8-bit integers of the whole range, and 0 or 1 for other
-    integers, which may be indices.
+    integers, which may be indices. States get their initial values.
     """
     generator = np.random.default_rng(seed)
     sizes: dict[int | str, int] = {}
@@ -146,6 +166,9 @@ def random_inputs(
         )
     inputs = []
     for param in signature.inputs:
+        if param.name in signature.initial:
+            inputs.append(signature.initial[param.name])
+            continue
         if param.shape is None or not param.dtype:
             raise Problem(
                 f"The library does not say what '{param.name}' takes; give --inputs FILE, or make "

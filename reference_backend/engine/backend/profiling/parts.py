@@ -112,6 +112,10 @@ class RegionProfile:
     `counters`: the growth of the driver's counters; sizes and frequencies as they are.
     `operations`: arithmetic, as of events.
     `peaks`: the device's peak rates; None if the driver does not tell.
+    `driver`: the driver that it is for; "" if the recording does not tell.
+    `unit`, `ticks_per_us`: its clock, as in `Profile`.
+    `of_peak`: `operations` as a share of those that the device could do in `span`; None if it is
+    not known.
     """
 
     symbol: str
@@ -125,6 +129,10 @@ class RegionProfile:
     counters: Mapping[str, int]
     operations: int = 0
     peaks: Peaks | None = None
+    driver: str = ""
+    unit: str | None = None
+    ticks_per_us: float = 0.0
+    of_peak: float | None = None
 
 
 @dataclass(frozen=True)
@@ -141,8 +149,11 @@ class OpProfile:
     `operations`: arithmetic, as of events.
     `active`: how long at least one engine worked for it.
     `attributed`: its part of the region's time; the parts add up. See `sums.attributed_to`.
-    `attributed_share`: the same as a share of the time of all regions.
+    `attributed_share`: the same as a share of the time of all regions; if drivers have different
+    clocks, of those of its driver. So is `share`.
     `waits`: how long engines stood still since it began, by the engine that they waited for.
+    `of_peak`: `operations` as a share of those that the device could do while `active`; None if it
+    does none, or it is not known.
     """
 
     region: str
@@ -160,11 +171,30 @@ class OpProfile:
     attributed: int = 0
     attributed_share: float = 0.0
     waits: Mapping[str, int] = field(default_factory=dict)
+    of_peak: float | None = None
 
     @property
     def title(self) -> str:
         """The user's name of the op."""
         return self.origin or self.variable or self.label or "(no op)"
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """A kernel of a program of instructions, in all runs of its region.
+
+    `name`: its name; `region` and `label` are those of its op. All else is as for an op.
+    """
+
+    region: str
+    label: str | None
+    name: str
+    busy: Busy
+    operations: int
+    active: int
+    attributed: int
+    attributed_share: float
+    of_peak: float | None = None
 
 
 @dataclass(frozen=True)

@@ -182,8 +182,10 @@ class Block:
             return False
         if not isinstance(binding.value, (relax.Tuple, Constant, relax.ShapeExpr)):
             return False
-        users = self._bindings.users.get(binding.var, [])
-        return all(self._bindings.position[user] in self._finder.found for user in users)
+        users = [self._bindings.position[it] for it in self._bindings.users.get(binding.var, [])]
+        # Those that became constants, as weights do, read it no longer.
+        users = [user for user in users if not isinstance(self._bindings[user].value, Constant)]
+        return all(user in self._finder.found for user in users)
 
     def _make_region(self, group: list[_Unit]) -> Region:
         root = group[0].root()

@@ -10,7 +10,7 @@ from tvm import relax
 
 from ..ir.amounts import is_product
 from ..ir.calls import Constant, resolve
-from ..ir.origins import folded_type, origin_of
+from ..ir.origins import folded_type, origin_of, widened_type
 from ..passes.quantized_form import DEQUANTIZE, QUANTIZE, REARRANGES, moves_elements
 from ..table.capability import Op
 from ..table.compositions import Composition, Kind
@@ -63,9 +63,14 @@ class Precision:
         if not isinstance(ty, relax.TensorType) or ty.dtype is None:
             return {}
         dtype = str(ty.dtype)
-        if not self._has_integers:
-            return {"runs_in": dtype}
         fields: Types = {"runs_in": dtype}
+        widened = widened_type(self._bindings[index].value)
+        is_integer = isinstance(on_host, Composite) and on_host.composition.kind.is_quantized
+        if widened and widened != dtype and not is_integer:
+            fields["asked"], fields["wider_code"] = widened, Code.DTYPE.value
+            fields["wider"] = f"{dtype} holds all values of {widened}"
+        if not self._has_integers:
+            return fields
         if isinstance(on_host, Composite):
             integers = self._integers_of(on_host)
             fields["runs_in"] = on_host.composition.runs_in(integers, dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from os import PathLike
 from typing import TextIO
@@ -17,7 +17,9 @@ from ..shared.entry_points import entry_point
 from ..shared.plain_data import plain
 from ..shared.terminal import show
 from ..table.reasons import CHIP_LIMIT, Code
-from .report_text import blocks_of, text_of
+from .region import Border as Border
+from .region import RegionPlacement as RegionPlacement
+from .report_text import blocks_of, count_of, text_of
 from .verification import Verification
 
 ATTRIBUTE = f"{BACKEND}.offload_report"
@@ -78,6 +80,8 @@ class OpPlacement:
         The type of its result.
     attributes
         Its attributes as text, by name.
+    left_by
+        Of the drivers that were asked before, why each left it, by driver.
     """
 
     function: str
@@ -104,6 +108,7 @@ class OpPlacement:
     arguments: tuple[str, ...] = ()
     result: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    left_by: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def declined(self) -> bool:
@@ -119,69 +124,6 @@ class OpPlacement:
     def title(self) -> str:
         """The name by which a user knows it."""
         return str(self.origin or self.name)
-
-
-@dataclass(frozen=True)
-class Border:
-    """A tensor that crosses the border of a region at each call.
-
-    Parameters
-    ----------
-    name
-        Its variable.
-    type
-        Its element type and shape.
-    bytes
-        Its size; none if it is not known.
-    """
-
-    name: str
-    type: str
-    bytes: int | None
-
-
-@dataclass(frozen=True)
-class RegionPlacement:
-    """A region: what the NPU runs in one call.
-
-    Parameters
-    ----------
-    symbol
-        Its name.
-    function
-        The function of the module that calls it.
-    ops
-        How many ops it has.
-    composites
-        The labels of its composites, in order.
-    macs, bytes_read, bytes_written
-        The sums over its ops.
-    inputs, outputs
-        What crosses its border; constants that are part of the program do not.
-    warnings
-        What the driver says of it, such as warnings of an SDK.
-    """
-
-    symbol: str
-    function: str
-    ops: int
-    composites: tuple[str, ...]
-    macs: int | None
-    bytes_read: int | None
-    bytes_written: int | None
-    inputs: tuple[Border, ...]
-    outputs: tuple[Border, ...]
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def bytes_in(self) -> int:
-        """The bytes that enter, as far as they are known."""
-        return sum(item.bytes or 0 for item in self.inputs)
-
-    @property
-    def bytes_out(self) -> int:
-        """The bytes that leave, as far as they are known."""
-        return sum(item.bytes or 0 for item in self.outputs)
 
 
 @dataclass(frozen=True)
@@ -221,12 +163,31 @@ class Report:
         What the symbols in sizes count as in MACs and bytes: their bounds.
     verification
         How far the results are from the original's, if that was measured.
+    states
+        The bytes of each state, which a session keeps from one call to the next.
+    shared
+        The bytes of constants that several functions have, each once.
     """
 
     ops: tuple[OpPlacement, ...]
     regions: tuple[RegionPlacement, ...] = ()
     symbols: Mapping[str, int] = field(default_factory=dict, hash=False)
     verification: Verification | None = None
+    states: Mapping[str, int] = field(default_factory=dict, hash=False)
+    shared: int = 0
+
+    @property
+    def functions(self) -> tuple[Report, ...]:
+        """A report of each function alone, in the order of the model."""
+        names = dict.fromkeys(op.function for op in self.ops)
+        return tuple(
+            replace(
+                self,
+                ops=tuple(op for op in self.ops if op.function == name),
+                regions=tuple(it for it in self.regions if it.function == name),
+            )
+            for name in names
+        )
 
     @property
     def offloaded(self) -> tuple[OpPlacement, ...]:
@@ -271,6 +232,9 @@ class Report:
         if totals["macs"].total or totals["macs"].unknown:
             text += f", {_macs(totals['macs'])}"
         text += f", regions: {len(self.regions)}"
+        for driver in dict.fromkeys(region.driver for region in self.regions if region.driver):
+            own = [region.ops for region in self.regions if region.driver == driver]
+            text += f", on '{driver}': {count_of(sum(own), 'op')}"
         if self.wider:
             text += f", wider than asked for: {len(self.wider)}"
         if warnings := sum(len(region.warnings) for region in self.regions):
@@ -291,6 +255,8 @@ class Report:
                 for name, share in self.totals.items()
             },
             "symbols": dict(self.symbols),
+            "states": dict(self.states),
+            "shared": self.shared,
             "regions": [plain(region) for region in self.regions],
             "ops": [plain(op) for op in self.ops],
         }
@@ -353,12 +319,15 @@ class Report:
                             Border(**_known(Border, item)) for item in region["outputs"]
                         ),
                         "warnings": tuple(region.get("warnings", ())),
+                        "notes": tuple(region.get("notes", ())),
                     }
                 )
                 for region in data["regions"]
             ),
             data.get("symbols", {}),
             Verification.from_dict(data["verification"]) if data.get("verification") else None,
+            data.get("states", {}),
+            data.get("shared", 0),
         )
 
     def __str__(self) -> str:

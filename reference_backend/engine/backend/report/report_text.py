@@ -41,13 +41,15 @@ def text_of(report: Report) -> str:
     ]
     share = report.totals["macs"]
     regions = [
-        f"region {region.symbol}: {_count(region.ops, 'op')}, {_macs_of(region, share)}"
+        f"region {region.symbol}{_driver_of(region)}: {count_of(region.ops, 'op')}, "
+        f"{_macs_of(region, share)}"
         f"{region.bytes_in:,} bytes in and {region.bytes_out:,} bytes out at each call"
+        f"{_states_of(region)}"
         for region in report.regions
     ]
     lines = [*aligned([_HEADER, *rows]), *regions, *_warnings(report)]
     lines += advice((*report.on_host, *report.wider))
-    lines += [*_symbols(report), report.summary, *_verification(report)]
+    lines += [*_symbols(report), *_functions(report), report.summary, *_verification(report)]
     return "\n".join(map(printable, lines))
 
 
@@ -69,6 +71,7 @@ def blocks_of(report: Report, everything: bool) -> Iterator[str | Indented | Tex
         yield _regions(report, everything)
     yield from map(Indented, _warnings(report))
     yield from map(Indented, _symbols(report))
+    yield from _functions(report)
     yield report.summary
     yield from _verification(report)
     if not everything:
@@ -109,10 +112,12 @@ def _table(report: Report, ops: Sequence[OpPlacement], title: str) -> TextTable:
 
 
 def _reasons(report: Report, everything: bool) -> Iterator[str | Indented]:
-    """Generate why ops are on the host or wider than asked for, each sentence once."""
+    """Generate why ops are on the host, wider than asked for, or left, each sentence once."""
     name = _titles(report)
     found: dict[str, dict[str, list[str]]] = {}
     for op in report.ops:
+        for driver, reason in op.left_by.items():
+            found.setdefault(f"left by '{driver}'", {}).setdefault(reason, []).append(name(op))
         if op.placement == "host":
             head = f"[{op.code}] {'' if op.bookkeeping else op.remedy or ''}".rstrip()
             found.setdefault(head, {}).setdefault(op.reason or "", []).append(name(op))
@@ -141,7 +146,7 @@ def _regions(report: Report, everything: bool) -> TextTable:
     share = report.totals["macs"]
     rows = [
         (
-            region.symbol,
+            f"{region.symbol}{_driver_of(region)}",
             str(region.ops),
             _amount(region.macs),
             _percent(region.macs, share),
@@ -157,9 +162,9 @@ def _regions(report: Report, everything: bool) -> TextTable:
 def _warnings(report: Report) -> list[str]:
     """Return what the driver says of the regions."""
     return [
-        f"region {region.symbol}: the driver warns: {warning}"
+        f"region {region.symbol}: {sentence}"
         for region in report.regions
-        for warning in region.warnings
+        for sentence in (*(f"the driver warns: {it}" for it in region.warnings), *region.notes)
     ]
 
 
@@ -169,6 +174,24 @@ def _symbols(report: Report) -> list[str]:
         return []
     bounds = ", ".join(f"{name} = {bound}" for name, bound in report.symbols.items())
     return [f"open sizes count with their bounds: {bounds} (options symbol_bound, symbol_bounds)"]
+
+
+def _functions(report: Report) -> list[str]:
+    """Return each function in a line, where there are several, and what a session keeps."""
+    apart = report.functions
+    lines = [f"function {it.ops[0].function}: {it.summary}" for it in apart if len(apart) > 1]
+    if report.shared:
+        lines.append(f"functions share {report.shared:,} bytes of constants")
+    if report.states:
+        kept = count_of(len(report.states), "state")
+        lines.append(f"a session keeps {sum(report.states.values()):,} bytes: {kept}")
+    return lines
+
+
+def _states_of(region: RegionPlacement) -> str:
+    """Return how many of the bytes that cross a region's border are those of states."""
+    read, written = region.state_bytes_in, region.state_bytes_out
+    return f", of which states are {read:,} and {written:,}" if read or written else ""
 
 
 def _verification(report: Report) -> list[str]:
@@ -183,7 +206,14 @@ def _titles(report: Report) -> Callable[[OpPlacement], str]:
 
 def _why(op: OpPlacement) -> str:
     why = op.composite if op.placement == "npu" else f"[{op.code}] {op.reason}"
+    for driver, reason in op.left_by.items():
+        why = f"{why}; '{driver}' left it: {reason}"
     return f"{why} (asked: {op.asked}; [{op.wider_code}] {op.wider})" if op.wider else why or ""
+
+
+def _driver_of(region: RegionPlacement) -> str:
+    """Return the driver of a region, where there are several."""
+    return f" on '{region.driver}'" if region.driver else ""
 
 
 def _macs_of(region: RegionPlacement, share: Share) -> str:
@@ -213,5 +243,6 @@ def _short_symbol(symbol: str) -> str:
     return symbol.removeprefix(f"{BACKEND}_")
 
 
-def _count(number: int, what: str) -> str:
+def count_of(number: int, what: str) -> str:
+    """Return a number of things, in words."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

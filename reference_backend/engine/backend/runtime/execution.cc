@@ -11,7 +11,6 @@
 #include <map>
 #include <utility>
 
-#include "artifact.h"
 #include "names.h"
 
 namespace npu {
@@ -116,15 +115,20 @@ int64_t GetDevice() {
   return index;
 }
 
-LoadedProgram::LoadedProgram(const npu_run_api& driver, std::string_view bytes, int64_t device,
+LoadedProgram::LoadedProgram(const npu_run_api& driver, const Pieces& bytes, int64_t device,
                              const std::string& symbol, int64_t timeout_ms)
     : driver_(driver),
       symbol_(Readable(symbol)),
       timeout_(std::chrono::milliseconds(timeout_ms)),
       device_(OpenDevice(driver, device)) {
+  if (bytes.size() != 1) {
+    joined_.emplace(SizeOf(bytes));
+    Join(bytes, joined_->data());
+  }
+  const std::string_view whole = joined_.has_value() ? joined_->view() : bytes[0];
   CheckDriver(driver_,
-              driver_.load(device_.get(), reinterpret_cast<const uint8_t*>(bytes.data()),
-                           bytes.size(), &program_),
+              driver_.load(device_.get(), reinterpret_cast<const uint8_t*>(whole.data()),
+                           whole.size(), &program_),
               "loading the program of the region '" + symbol_ + "'");
 }
 

@@ -24,6 +24,8 @@
 #include <string_view>
 #include <vector>
 
+#include "aligned_memory.h"
+#include "artifact.h"
 #include "driver_api.h"
 #include "ports.h"
 
@@ -75,12 +77,12 @@ class LoadedProgram {
   /*!
    * \brief Opens the device and loads the program.
    * \param driver The driver that compiled it.
-   * \param bytes The program, aligned to 64 bytes; it must outlive this object.
+   * \param bytes The program, whose pieces are aligned to 64 bytes and outlive this object.
    * \param device The index of the device.
    * \param symbol The region's name, for messages.
    * \param timeout_ms The time limit of a call; 0: none.
    */
-  LoadedProgram(const npu_run_api& driver, std::string_view bytes, int64_t device,
+  LoadedProgram(const npu_run_api& driver, const Pieces& bytes, int64_t device,
                 const std::string& symbol, int64_t timeout_ms);
   ~LoadedProgram();
   LoadedProgram(const LoadedProgram&) = delete;
@@ -133,6 +135,8 @@ class LoadedProgram {
   std::string symbol_;
   std::chrono::microseconds timeout_;
   std::shared_ptr<npu_device> device_;
+  /*! \brief The bytes in one place, if they come in several pieces. */
+  std::optional<AlignedMemory> joined_;
   npu_program* program_ = nullptr;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Request>> requests_;

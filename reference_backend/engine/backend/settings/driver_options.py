@@ -22,15 +22,37 @@ DRIVERS = {
 """The descriptions of the installed drivers, by role; the first is the default."""
 
 
-def advise_on_driver(role: object) -> str:
-    """Say why programs cannot be made for the vendor's driver."""
-    if role != "vendor":
+DEFAULT = next(iter(DRIVERS))
+"""Programs are for this driver unless told otherwise; of a vendor's two, for both."""
+if DEFAULT != "emulator":
+    DEFAULT = ",".join(role for role in DRIVERS if role != "emulator")
+
+FILES = {
+    "vendor": ("driver_build", "driver"),
+    "second": ("second_build", "second"),
+    "emulator": ("emulator_build",),
+}
+"""The libraries that may contain a driver's build half, by its role."""
+
+ATTRIBUTE = "driver"
+"""The attribute of a region that names its driver, in models that have several."""
+
+_SOURCES = {
+    "vendor": "NPU_VENDOR_DRIVER_SOURCES",
+    "second": "NPU_VENDOR_SECOND_DRIVER_SOURCES",
+}
+
+
+def advise_on_driver(roles: object) -> str:
+    """Say why programs cannot be made for a driver of the vendor's."""
+    missing = [role for role in str(roles).split(",") if role in _SOURCES and role not in DRIVERS]
+    if not missing:
         return ""
-    path = _library.find("driver_build") or _library.find("driver")
+    path = next(filter(None, map(_library.find, FILES[missing[0]])), None)
     if path is None:
         return (
-            "; no driver of yours was built: NPU_VENDOR_DRIVER_SOURCES in vendor/vendor.cmake "
-            "names its sources"
+            f"; no driver of yours was built: {_SOURCES[missing[0]]} in vendor/vendor.cmake names "
+            "its sources"
         )
     return (
         f"; {path} has no function npu_driver_build, so no programs can be made for it: also "

@@ -21,8 +21,8 @@ import tvm_ffi
 
 from ..shared.aliases import JsonFields, JsonObject
 from ..shared.backend import BACKEND, DEFAULTS
-from ..shared.constraints import OneOf, Range
-from .driver_options import DRIVERS, advise_on_driver, with_driver_options
+from ..shared.constraints import InOrder, OneOf, Range
+from .driver_options import DEFAULT, DRIVERS, advise_on_driver, with_driver_options
 from .option_values import checked, kind_of, option_field, parsed, read_file, supported
 
 PREFIX = f"{BACKEND.upper()}_"
@@ -94,7 +94,10 @@ class Options:
 
     # How programs are made, and run.
     driver: str = _program(
-        next(iter(DRIVERS)), "the driver that programs are for", OneOf(*DRIVERS), advise_on_driver
+        DEFAULT,
+        "the driver that programs are for; of several, each takes what those before it leave",
+        InOrder(*DRIVERS),
+        advise_on_driver,
     )
     symbol_bound: int = _program(
         64, "the largest value of each symbolic size", Range(min=1, max=2**31 - 1)
@@ -142,14 +145,19 @@ class Options:
             value = checked(option, getattr(self, option.name))
             object.__setattr__(self, option.name, value)
         for option in _options("driver"):
-            value = getattr(self, option.name)
-            default, allowed = option.metadata["by_role"].get(self.driver, (option.default, None))
-            if self.driver not in option.metadata["by_role"] and value != default:
+            if not self._has(option) and getattr(self, option.name) != option.default:
                 roles = ", ".join(option.metadata["by_role"])
                 raise ValueError(
                     f"The option '{option.name}' is one of the driver '{roles}', and programs are "
                     f"for the driver '{self.driver}'; leave it out, or set the option 'driver'."
                 )
+        if len(self.drivers) > 1:
+            for role in self.drivers:
+                self.for_driver(role)  # Checks the options of this one.
+            return
+        for option in filter(self._has, _options("driver")):
+            value = getattr(self, option.name)
+            _, allowed = option.metadata["by_role"][self.driver]
             if allowed is not None and not allowed.accepts(value):
                 raise ValueError(
                     f"The option '{option.name}' is {value!r}; supported by the driver "
@@ -261,9 +269,24 @@ class Options:
         return [asdict(item) for item in self.overrides if item.option in names]
 
     @property
+    def drivers(self) -> tuple[str, ...]:
+        """The drivers that are asked about ops, in this order."""
+        return tuple(self.driver.split(","))
+
+    def for_driver(self, role: str) -> Options:
+        """Return these options for one of the drivers, without those of the others."""
+        if role == self.driver:
+            return self
+        known = [option for option in _options("driver") if role not in option.metadata["by_role"]]
+        values: JsonObject = {option.name: option.default for option in known}
+        values["driver"] = role
+        kept = tuple(item for item in self.overrides if item.option not in values)
+        return replace(self, **values, overrides=kept)
+
+    @property
     def driver_name(self) -> str:
-        """What the driver calls itself."""
-        return str(DRIVERS[self.driver]["name"])
+        """What the drivers call themselves."""
+        return ", ".join(str(DRIVERS[role]["name"]) for role in self.drivers)
 
     def driver_options(self) -> dict[str, str]:
         """Return the driver's options, as it takes them."""
@@ -276,8 +299,8 @@ class Options:
         }
 
     def _has(self, option: Field[object]) -> bool:
-        """Whether an option belongs to the engine or to the selected driver."""
-        return self.driver in option.metadata.get("by_role", (self.driver,))
+        """Whether an option belongs to the engine or to a selected driver."""
+        return not set(self.drivers).isdisjoint(option.metadata.get("by_role", self.drivers))
 
     def _overridden(self) -> Options:
         """Apply environment variables, and warn about them once."""
@@ -370,7 +393,7 @@ def describe() -> str:
 def _with_chosen_driver(values: Mapping[str, object]) -> Mapping[str, object]:
     """Let the environment choose the driver whose options may be set."""
     driver = os.environ.get(f"{PREFIX}DRIVER")
-    if driver not in DRIVERS or not isinstance(values, Mapping):
+    if driver is None or not InOrder(*DRIVERS).accepts(driver) or not isinstance(values, Mapping):
         return values
     return {**values, "driver": driver}
 

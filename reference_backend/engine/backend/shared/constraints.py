@@ -70,6 +70,28 @@ class Range:
         return text + (f" without {listed(self.exclude)}" if self.exclude else "")
 
 
+@dataclass(frozen=True, init=False)
+class InOrder:
+    """The option is one of these names, or several with commas between them, each once."""
+
+    values: tuple[str, ...]
+
+    def __init__(self, *values: str) -> None:
+        """Take the names that are supported."""
+        object.__setattr__(self, "values", values)
+
+    def accepts(self, value: object) -> bool:
+        """Whether the option may have this value."""
+        items = str(value).split(",")
+        return all(item in self.values for item in items) and len(set(items)) == len(items)
+
+    def __str__(self) -> str:
+        """Return what is supported."""
+        if len(self.values) == 1:
+            return listed(self.values)
+        return f"{listed(self.values)}, or several in order, as '{','.join(self.values)}'"
+
+
 @dataclass(frozen=True)
 class Anything:
     """The attribute may have any value."""

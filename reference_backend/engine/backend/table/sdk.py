@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from tvm import relax
 
 from ..libraries.asking import answer_about
@@ -52,5 +54,20 @@ def _ask(call: relax.Call) -> str | None:
     function = builder.get()["call"]
     options = Options.load(None)
     bounds = symbol_bounds(function, options, {})
-    given = options.driver_options()
-    return answer_about(function, options.driver, given, bounds, finish=False).reason or None
+    return decline_of(function, options, bounds) or None
+
+
+def decline_of(
+    composite: relax.Function,
+    options: Options,
+    bounds: Mapping[str, int],
+    rule: Sequence[int] = (),
+) -> str:
+    """Return why no driver takes a composite, with the reason of the last one; "" if one does."""
+    reason = ""
+    for driver in options.drivers:
+        given = options.for_driver(driver).driver_options()
+        reason = answer_about(composite, driver, given, bounds, False, rule).reason
+        if not reason:
+            break
+    return reason

@@ -284,6 +284,46 @@ def test_ops_that_are_not_quite_attention_are_unchanged(change):
     assert not {"attention", "attention_bias"} & set(labels)
 
 
+def repeated_heads(mask, rows):
+    """Return attention of 4 heads, as exporters write it if they share 2 heads of keys."""
+    query, bias = variable("query", 1, 4, rows, 8), variable("bias", *mask)
+    key, value = (variable(name, 1, 2, 5, 8) for name in ("key", "value"))
+
+    def repeated(emit, x):
+        wide = emit(relax.op.broadcast_to(emit(relax.op.expand_dims(x, 2)), (1, 2, 2, 5, 8)))
+        return emit(relax.op.reshape(wide, (1, 4, 5, 8)))
+
+    def body(emit):
+        keys = emit(relax.op.permute_dims(repeated(emit, key), [0, 1, 3, 2]))
+        scores = emit(relax.op.multiply(emit(relax.op.matmul(query, keys)), relax.const(0.25)))
+        weights = emit(relax.op.nn.softmax(emit(relax.op.add(scores, bias)), -1))
+        return emit(relax.op.matmul(weights, repeated(emit, value)))
+
+    return build([query, key, value, bias], body)
+
+
+@needs("sdpa_bias", "reshape", "broadcast_to")
+@pytest.mark.parametrize(
+    ("mask", "rows", "moved"),
+    [
+        *[((1, 1, 1, 5), 1, 0), ((5,), 3, 0), ((1, 4, 3, 5), 3, 0)],
+        *[((4, 1, 5), 3, 1), ((3, 5), 3, 1), ((1, 1, 3, 5), 3, 1)],
+    ],
+)
+def test_keys_that_heads_share_are_read_once(mask, rows, moved):
+    model = repeated_heads(mask, rows)
+    support.skip_where_declined(model)
+    names = list(chain.from_iterable(composites(model).regions))
+    assert names.count("sdpa_bias") == 1
+    assert names.count("broadcast_to") == moved
+    shapes = [[int(size) for size in param.ty.shape] for param in model["main"].params]
+    arrays = [np.random.default_rng(1).normal(size=size).astype("float32") for size in shapes]
+    machine = relax.VirtualMachine(support.compile_for(model), tvm.cpu())
+    found = machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+    (expected,) = run_on_host(model, "main", arrays)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @needs("matmul")
 @pytest.mark.parametrize("batch, merged", [((2, 3), True), ((3, 2), False)])
 def test_batches_that_are_merged_for_a_product_are_not(batch, merged):

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compiled model away from the compiler: in C++, without lowering code, over RPC, on two NPUs."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,10 @@ import tvm
 from tvm import relax, rpc, tirx
 from tvm.runtime.vm import VirtualMachine
 
+import backend
 import support
 from backend.engine.backend.compiling.parallel import DataParallel
+from backend.engine.backend.ir.states import declare
 from backend.engine.workbench.conformance import chip
 from support import (
     BACKEND,
@@ -34,6 +38,7 @@ from support import (
 )
 
 BOUND = 8
+TOO_MANY = f"at most (so many rows|{BOUND})"
 MAGIC = b"\x89NPU\r\n\x1a\n"
 EXAMPLE = Path(__file__).parent.parent / "examples/cpp"
 # Any op whose result has the shape of its only tensor.
@@ -191,7 +196,7 @@ def test_the_program_in_cpp_explains_what_is_wrong(exported, run_model, tmp_path
         (exported.path,): "takes 1 inputs, but there are 0",
         (exported.path, "--input", "nothing.npy"): "no file 'nothing.npy'",
         (exported.path, "--input", f"float32:{BOUND}x6"): "6 vs. 5",
-        (exported.path, "--input", f"float32:{BOUND + 1}x5"): f"at most {BOUND}",
+        (exported.path, "--input", f"float32:{BOUND + 1}x5"): "at most",
         (exported.path, *good, "--function", "nothing"): "nothing",
         (exported.path, *good, "--frobnicate"): "'--frobnicate' is not understood",
     }.items():
@@ -199,6 +204,160 @@ def test_the_program_in_cpp_explains_what_is_wrong(exported, run_model, tmp_path
         assert code == 1, text
         assert text.startswith("run_model: ")
         assert words in text
+
+
+ROOM, WIDTH, WORDS = 12, 4, 16
+
+
+def decoder(tokens):
+    """Make a function that takes a number of tokens; all before have a part in what comes next."""
+    generator = np.random.default_rng(1)
+    words, head, places, room = (
+        relax.const(generator.standard_normal(shape).astype("float32"))
+        for shape in ((WORDS, WIDTH), (WIDTH, WORDS), (ROOM, WIDTH), (ROOM, WORDS))
+    )
+    shares = relax.const(np.float32([[0.75**step for step in reversed(range(tokens))]]))
+    ids = variable("input_ids", 1, tokens, dtype="int64")
+    positions = variable("cache_position", tokens, dtype="int32")
+    mask = variable("attention_mask", 1, ROOM, dtype="bool")
+    kept = variable("kept", 1, WIDTH)
+
+    def body(emit):
+        new = relax.op.take(words, relax.op.reshape(ids, (tokens,)), axis=0)
+        new = relax.op.matmul(shares, new + relax.op.take(places, positions, axis=0))
+        new = emit(new + kept * relax.const(np.float32(0.75**tokens)))
+        seen = relax.op.matmul(relax.op.astype(mask, "float32"), room)
+        return relax.op.matmul(new, head) + seen, new
+
+    function = build([ids, positions, mask, kept], body)["main"]
+    initial = tvm.runtime.tensor(np.zeros((1, WIDTH), "float32"))
+    name = f"takes_{tokens}"
+    return name, declare(function.with_attr("global_symbol", name), [("sum", "kept", initial, ())])
+
+
+PROMPTS = [[(5 * at + 3 * text) % WORDS for at in range(6)] for text in range(8)]
+"""Of a function for four tokens and one for one, which is called twice."""
+
+
+@dataclass(frozen=True)
+class Talks:
+    """A library of a decoder, and what it continues each prompt with, until its cache is full."""
+
+    path: Path
+    wanted: list
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory):
+    compiled = compile_for(tvm.IRModule(dict(map(decoder, (1, 4)))))
+    path = tmp_path_factory.mktemp("decoder") / "decoder.so"
+    compiled.export_library(str(path))
+    with backend.Conversation(VirtualMachine(compiled, tvm.cpu())) as text:
+        wanted = []
+        for prompt in PROMPTS:
+            wanted.append(list(text.generate(prompt, ROOM)))
+            text.reset()
+    assert {len(tokens) for tokens in wanted} == {ROOM - len(PROMPTS[0]) + 1}
+    assert len({tuple(tokens) for tokens in wanted}) > 4
+    return Talks(path, wanted)
+
+
+def test_a_decoder_in_cpp_continues_a_text_as_in_python(talks, run_model, tmp_path):
+    path, wanted = talks.path, talks.wanted[-1]
+    prompt, shown = (",".join(map(str, tokens)) for tokens in (PROMPTS[-1], wanted))
+    (tmp_path / "prompt.txt").write_text(prompt.replace(",", "\n", 2).replace(",", " ") + "\n")
+    stopped = wanted[: wanted.index(wanted[3])]
+    for given, expected in (
+        ((prompt, "--device", OTHER_DEVICE), shown),
+        ((tmp_path / "prompt.txt",), shown),
+        ((prompt, "--most", 2), ",".join(map(str, wanted[:2]))),
+        ((prompt, "--stop", wanted[3]), ",".join(map(str, stopped))),
+    ):
+        code, printed = run_model(path, "--prompt", *given)
+        assert code == 0, printed
+        assert printed.splitlines()[0] == expected
+        assert "6 tokens read; the first behind " in printed
+    for given, words in (
+        (
+            ",".join("1" * (ROOM + 1)),
+            "has 0 tokens, and 13 are to be added; the cache has room for",
+        ),
+        ("no.txt", "--prompt takes a number, not 'no.txt'"),
+        (",", "--prompt has no tokens"),
+    ):
+        code, printed = run_model(path, "--prompt", given)
+        assert (code, words in printed) == (1, True), printed
+
+
+@needs_unary
+def test_the_program_in_cpp_calls_in_a_session(exported, run_model, tmp_path):
+    x, total = variable("x", 3), variable("total", 3)
+
+    def body(emit):
+        new = emit(x + total)
+        return new * relax.const(np.float32(2)), new
+
+    function = build([x, total], body)["main"]
+    start = tvm.runtime.tensor(np.ones(3, "float32"))
+    counter = declare(function, [("total", "total", start, ())])
+    path = tmp_path / "counter.so"
+    compile_for(tvm.IRModule({"main": counter})).export_library(str(path))
+    np.save(tmp_path / "x.npy", np.float32([1, 2, 3]))
+    given = ("--input", tmp_path / "x.npy", "--session", "--output", tmp_path / "y")
+    code, printed = run_model(path, *given, "--runs", 2)
+    assert (code, "output 0: float32 (3,)" in printed) == (0, True), printed
+    np.testing.assert_allclose(np.load(tmp_path / "y_0.npy"), [8, 14, 20], rtol=1e-3)
+    for arguments, words in {
+        (path, "--session"): "'main' takes 1 inputs, but there are 0 --input",
+        (path, *given, "--function", "other"): "The model has no function 'other_in_session'",
+        (path, "--prompt", "1"): "'main' takes 'x'; supported are tokens, positions and a mask",
+        (path, "--prompt", "1", "--session"): "--prompt continues a text: it takes no --input",
+        (exported.path, *given): "keeps nothing from one call to the next",
+    }.items():
+        code, printed = run_model(*arguments)
+        assert (code, words in printed) == (1, True), printed
+
+
+# ---- Sessions -----------------------------------------------------------------------------------
+
+CONVERSE = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+import tvm, tvm_ffi
+from tvm.runtime.vm import VirtualMachine
+import PACKAGE as backend
+
+def talk(prompt, device):
+    tvm_ffi.get_global_func("BACKEND.runtime.set_device")(device)
+    machine = VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
+    with backend.Conversation(machine) as text:
+        return list(text.generate(prompt, 99))
+
+path, prompts, devices = sys.argv[1], *map(json.loads, sys.argv[2:])
+with ThreadPoolExecutor(len(prompts)) as threads:
+    found = list(threads.map(talk, prompts, devices * (len(prompts) // len(devices))))
+with open("/proc/self/maps") as maps:
+    mapped = maps.read()
+assert "BACKEND_runtime" in mapped
+assert not [name for name in ("BACKEND_codegen", "libtvm_compiler") if name in mapped]
+print(json.dumps(found))
+"""
+
+
+@needs_wheel
+@pytest.mark.thorough
+def test_conversations_of_eight_threads_on_two_npus_without_lowering_code(talks):
+    program = CONVERSE.replace("PACKAGE", backend.__name__).replace("BACKEND", BACKEND)
+    given = (talks.path, json.dumps(PROMPTS), json.dumps([0, OTHER_DEVICE]))
+    ran = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", program, *given],
+        env={**os.environ, "TVM_USE_RUNTIME_LIB": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == talks.wanted
 
 
 # ---- RPC ----------------------------------------------------------------------------------------
@@ -221,39 +380,53 @@ def farm():
     tracker.terminate()
 
 
+@pytest.fixture(scope="module")
+def board(farm):
+    """Have the board, which serves one client until its session ends."""
+    return rpc.connect_tracker(*farm).request(BACKEND, session_timeout=120)
+
+
 @support.needs_reals
 @needs_symbols
 @needs_unary
-def test_a_model_runs_on_a_board_behind_a_tracker(exported, farm, tmp_path):
-    session = rpc.connect_tracker(*farm).request(BACKEND, session_timeout=60)
-    session.get_function(f"{BACKEND}.runtime.set_device")(OTHER_DEVICE)
-    assert session.get_function(f"{BACKEND}.runtime.device")() == OTHER_DEVICE
+def test_a_model_runs_on_a_board_behind_a_tracker(exported, board, tmp_path):
+    board.get_function(f"{BACKEND}.runtime.set_device")(OTHER_DEVICE)
+    assert board.get_function(f"{BACKEND}.runtime.device")() == OTHER_DEVICE
 
     def load(path):
-        session.upload(str(path))
-        return VirtualMachine(session.load_module(path.name), session.cpu())
+        board.upload(str(path))
+        return VirtualMachine(board.load_module(path.name), board.cpu())
 
     machine = load(exported.path)
 
     def call(x):
-        machine.set_input("main", tvm.runtime.tensor(x, session.cpu()))
+        machine.set_input("main", tvm.runtime.tensor(x, board.cpu()))
         machine.invoke_stateful("main")
         return machine.get_outputs("main").numpy()
 
     exported.assert_right(call(exported.input))
-    x = tvm.runtime.tensor(exported.input, session.cpu())
+    x = tvm.runtime.tensor(exported.input, board.cpu())
     machine.save_function("main", "again", x, include_return=False)
-    time = machine.time_evaluator("again", session.cpu(), number=2, repeat=3)()
+    time = machine.time_evaluator("again", board.cpu(), number=2, repeat=3)()
     assert len(time.results) == 3
 
-    # The session survives each error.
+    # The board survives each error.
     with pytest.raises(Exception, match="mismatch"):
         call(exported.input[:, :4])
-    with pytest.raises(Exception, match=f"at most {BOUND}"):
+    with pytest.raises(Exception, match=TOO_MANY):
         call(np.zeros((BOUND + 1, 5), "float32"))
     with pytest.raises(Exception, match="checksum"):
         load(exported.damaged(tmp_path))
     exported.assert_right(call(exported.input[:3]), rows=3)
+
+
+@pytest.mark.thorough
+def test_conversations_over_rpc(talks, board):
+    board.upload(str(talks.path))
+    machine = VirtualMachine(board.load_module(talks.path.name), board.cpu())
+    with backend.Conversation(machine) as text, text.copy() as other:
+        found = [list(it.generate(PROMPTS[at], ROOM)) for at, it in enumerate((text, other))]
+    assert found == talks.wanted[:2]
 
 
 # ---- Several NPUs -------------------------------------------------------------------------------
@@ -284,7 +457,7 @@ def test_a_batch_is_computed_by_two_npus(exported, processes):
         exported.assert_right(found[BOUND:])
         with pytest.raises(RuntimeError, match="NPU 2 and 1: .*mismatch"):
             model(exported.input[:, :4])
-        with pytest.raises(RuntimeError, match=f"NPU 2 and 1: .*at most {BOUND}"):
+        with pytest.raises(RuntimeError, match=f"NPU 2 and 1: .*{TOO_MANY}"):
             model(np.zeros((2 * BOUND + 2, 5), "float32"))
         with pytest.raises(ValueError, match="first axis"):
             model(exported.input, exported.input[1:])

@@ -15,6 +15,7 @@ import tvm
 from tvm import relax
 
 import backend
+from backend.engine.backend.ir.origins import Origin
 from backend.engine.workbench.conformance.region import load_module
 from compiled_region import Region
 from support import BACKEND, SINGLE, compile_for, needs_single, partition_for, run_command
@@ -31,10 +32,13 @@ def library(tmp_path_factory):
     if not CASES:
         pytest.skip("the NPU takes no op in a single call")
     path = tmp_path_factory.mktemp("library") / "model.so"
-    models = [case.model(constants=True) for case in CASES]
-    mod = tvm.IRModule({model.name: model.function() for model in models})
-    compile_for(mod, symbol_bound=6).export_library(str(path))
+    compile_for(cases_module(), symbol_bound=6).export_library(str(path))
     return path
+
+
+def cases_module():
+    models = [case.model(constants=True) for case in CASES]
+    return tvm.IRModule({model.name: model.function() for model in models})
 
 
 def inspect(*arguments):
@@ -56,6 +60,27 @@ def failure(*arguments):
     assert errors.startswith("FAILED: ")
     assert len(errors.splitlines()) == 1
     return errors
+
+
+def test_programs_have_the_names_of_a_report(library, tmp_path):
+    report = backend.offload_report(partition_for(cases_module(), symbol_bound=6))
+    named = [replace(op, origin=Origin(f"/block/{op.name}_it")) for op in report.ops]
+    path = tmp_path / "report.json"
+    path.write_text(replace(report, ops=tuple(named)).to_json())
+    plain = inspect(library, "--json")[1]
+    changed = inspect(library, "--json", "--report", path)[1]
+    for before, after in zip(json.loads(plain), json.loads(changed), strict=True):
+        own = [op.name for op in report.ops if op.region == before["symbol"]]
+        labelled = [name for name in own if f"({name})" in before["program"]]
+        # The listing of another driver may name no ops.
+        assert labelled or before["manifest"]["driver"] != "emulator"
+        assert all(f"(/block/{name}_it)" in after["program"] for name in labelled)
+        assert not any(f"({name})" in after["program"] for name in own)
+        assert {**after, "program": ""} == {**before, "program": ""}
+    path.write_text("{}")
+    assert "is not a report that 'compile --report' has written" in failure(
+        library, "--report", path
+    )
 
 
 @pytest.mark.parametrize("runtime_only", [False, pytest.param(True, marks=pytest.mark.thorough)])

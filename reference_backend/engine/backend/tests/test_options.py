@@ -17,6 +17,7 @@ from backend import Options
 from backend.engine.backend.libraries import _library
 from backend.engine.backend.settings import options as module
 from backend.engine.backend.settings.driver_options import DRIVERS
+from backend.engine.backend.shared.constraints import InOrder
 from backend.engine.backend.table.capability import OneOf
 from compiled_region import first
 from support import (
@@ -65,7 +66,7 @@ def values_of(name, generator):
         return bool(generator.integers(2))
     if isinstance(default, list):
         return [str(item) for item in generator.choice(["relax.add", "/head/*", "öäü"], 2)]
-    if isinstance(allowed, OneOf):
+    if isinstance(allowed, OneOf | InOrder):
         return str(generator.choice(allowed.values))
     if isinstance(default, str):
         return str(generator.choice(["", "a folder", "öäü", '"', "a\\b"]))

@@ -141,6 +141,33 @@ def scaled_product(emit):
     return emit(op.multiply(product, scales))
 
 
+def packed_weight(emit):
+    numbers = constant(np.arange(20).reshape(4, 5), "int32")
+    numbers = emit(
+        op.bitwise_and(emit(op.right_shift(numbers, constant(1, "int32"))), constant(7, "int32"))
+    )
+    steps = constant(np.ones((1, 5)) / 8, "float32")
+    return emit(op.matmul(X, emit(op.multiply(emit(op.astype(numbers, "float32")), steps))))
+
+
+def bytes_of_rows(emit):
+    scales = emit(op.max(SQUARE, 1))
+    return emit(op.quantize(SQUARE, scales, constant([0] * 4, "int8"), 0)), scales
+
+
+def product_of_bytes(emit):
+    weight = constant(np.arange(20).reshape(4, 5), "int8")
+    wide = [emit(op.astype(it, "int32")) for it in (bytes_of_rows(emit)[0], weight)]
+    return emit(op.astype(emit(op.matmul(*wide)), "float32"))
+
+
+def product_of_rows(emit):
+    numbers, scales = bytes_of_rows(emit)
+    real = emit(op.dequantize(numbers, scales, constant([0] * 4, "int8"), 0))
+    weight = constant(np.arange(20).reshape(4, 5), "int8")
+    return emit(op.matmul(real, emit(dequantized(weight, zero_point=0))))
+
+
 def factor_of_a_product(emit):
     real = emit(op.multiply(emit(dequantized(emit(quantized(SQUARE)))), relax.const(0.5)))
     return emit(op.matmul(real, SQUARE))
@@ -165,11 +192,13 @@ def selected_boxes(emit):
 BOXES, SCORES = variable("boxes", 1, 3, 4), variable("scores", 1, 1, 3)
 MASK = variable("masked", 2, 3, 1, dtype="bool")
 FOUR = variable("x", 2, 5, 3, 4)
+ROUGH = variable("x", 2, 3, 4, dtype="bfloat16")
 
 EXAMPLES = {
     "ToDataflow": outside_of_dataflow,
     "NameSizes": ([BOXES, SCORES], selected_boxes),
     "RecoverOps": reversed_by_kernel,
+    "WidenBfloat16": ([ROUGH], lambda emit: emit(op.nn.relu(ROUGH))),
     "SimplifyViews": ([X], lambda emit: emit(op.nn.relu(emit(op.astype(X, "float32"))))),
     "FlattenIndices": (
         [X],
@@ -186,7 +215,10 @@ EXAMPLES = {
         lambda emit: emit(op.add(X, emit(op.exp(constant(np.ones(4), "float32"))))),
     ),
     "ComputeBiases": ([X], bias_of_integers),
+    "UnpackWeights": ([X], packed_weight),
     "ScaleWeights": ([X], scaled_product),
+    "MultiplyBytes": ([SQUARE], product_of_bytes),
+    "MultiplyRows": ([SQUARE], product_of_rows),
     "UnstackPairs": (
         [X],
         lambda emit: emit(op.min(emit(op.stack([X, emit(op.exp(X))], 1)), [1])),
@@ -249,6 +281,7 @@ EXAMPLES = {
             )
         ),
     ),
+    "GroupHeads": ([variable("q", 1, 4, 1, 8), variable("k", 1, 2, 5, 8)], None),
     "KeepWeights": (
         [X],
         lambda emit: emit(
@@ -297,6 +330,15 @@ def example(name):
             scales = constant(np.ones(3), "float32")
             table = op.dequantize(constant(np.ones((3, 4)), "int8"), scales, constant(0, "int8"), 0)
             return emit(op.take(emit(table), rows, 0))
+
+    if name == "GroupHeads":
+        query, key = arguments
+
+        def body(emit):
+            wide = emit(op.broadcast_to(emit(op.expand_dims(key, 2)), (1, 2, 2, 5, 8)))
+            keys = emit(op.reshape(wide, (1, 4, 5, 8)))
+            product = emit(op.matmul(query, emit(op.permute_dims(keys, [0, 1, 3, 2]))))
+            return emit(op.matmul(emit(op.nn.softmax(product, -1)), keys))
 
     if name == "WidenBias":
         x, bias = arguments

@@ -228,6 +228,31 @@ def test_integer_weights_alone_become_real_numbers(decline):
     assert product.wider is None or "no products of integers" in product.wider
 
 
+@support.needs_reals
+@needs("quantize", "dequantize", "matmul")
+@pytest.mark.parametrize("where", ["composite", "region"])
+def test_weights_that_are_rearranged_on_the_host_stay_integers(where, decline):
+    support.skip_without_integers("matmul")
+    weight = relax.const(np.arange(-12, 12, dtype="int8").reshape(8, 3))
+    scales = np.linspace(0.1, 0.8, 8).astype("float32")
+    x = variable("x", 3, 6)
+    mod = build(
+        [x],
+        lambda emit: op.matmul(
+            x, emit(op.permute_dims(emit(op.reshape(emit(real(weight, scales, 0)), (4, 6)))))
+        ),
+    )
+    decline(declines("nothing", where))
+    partitioned = partition_for(mod)
+    (product,) = (
+        item for item in backend.offload_report(partitioned).ops if item.op == "relax.matmul"
+    )
+    assert product.placement == "host"
+    data = np.linspace(-1, 1, 18).astype("float32").reshape(3, 6)
+    right = data @ (weight.value.numpy() * scales[:, None]).reshape(4, 6).T
+    np.testing.assert_allclose(run(mod, [data]), right, rtol=1e-5, atol=1e-5)
+
+
 @needs("quantize", "dequantize", "add")
 @pytest.mark.parametrize("where", ["composite", "region"])
 def test_an_addition_that_is_declined_with_integers_is_one_of_real_numbers(where, decline):

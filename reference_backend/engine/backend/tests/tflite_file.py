@@ -15,7 +15,7 @@ TYPES = {
     name: getattr(tflite.TensorType, name.upper())
     for name in (
         *("bool", "int4", "int8", "int16", "int32", "int64", "uint8", "uint32"),
-        *("float16", "float32", "complex64"),
+        *("float16", "float32", "complex64", "resource"),
     )
 }
 SAME, VALID = tflite.Padding.SAME, tflite.Padding.VALID

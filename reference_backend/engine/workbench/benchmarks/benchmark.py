@@ -5,7 +5,7 @@ Everything runs on one thread and in turns, the best of several runs counts, and
 what to quote: a machine's load changes the times, hardly the ratios.
 
 Usage: ``python engine/workbench/benchmarks/benchmark.py [models] [ops] [integers] [weights]
-[calls] [compile] [build] [deploy]``, all by default. ``--once`` only shows that all runs,
+[decoder] [calls] [compile] [build] [deploy]``, all by default. ``--once`` only shows that all runs,
 ``--only softmax`` measures ops and models with this in their name.
 ONNX Runtime (with onnx) and torch are compared where they are installed.
 """
@@ -38,6 +38,7 @@ importlib.import_module("under_test")  # Makes the backend importable as `backen
 
 import backend  # noqa: E402
 from backend.engine.workbench.conformance import networks  # noqa: E402
+from decoder import Decoder  # noqa: E402
 from support import BACKEND, OPS, TABLE, Case, build, compile_for, partition_for  # noqa: E402
 
 Work = Callable[[], Any]
@@ -436,6 +437,31 @@ def benchmark_weights() -> None:
             print_row(name, in_turns({**works, "float32": peer}, seconds=1.0))
 
 
+def benchmark_decoder() -> None:
+    """One token of a decoder with 160 million parameters: cycles, against those of its reads."""
+    print("\nA decoder that takes one token: million cycles on the device, and as a multiple of")
+    print("those in which DRAM gives its weights, their scales, and its cache once")
+    width, layers, vocabulary = (64, 1, 256) if runs_once else (1024, 8, 32000)
+    sizes = {"width": width, "inner": width * 11 // 4, "size": 64, "vocabulary": vocabulary}
+    heads = {"heads": width // 64, "shared": max(1, width // 128)}
+    for capacity in (128, 2048):
+        for bits in (32, 8, 4):
+            decoder = Decoder(layers=layers, capacity=capacity, bits=bits, **sizes, **heads)
+            module = decoder.build()
+            least = (decoder.weight_bytes + decoder.cache_bytes) / 16
+            cells = []
+            for buffers in (1, 2):
+                executable = compile_for(module, weight_buffers=buffers)
+                found = counters(executable, *decoder.inputs)
+                cycles = found["cycles"]
+                cells.append(
+                    f"weight_buffers={buffers} {cycles / 1e6:7.2f} = {cycles / least:5.3f}"
+                )
+            name = f"weights of {bits} bits, a cache of {capacity}"
+            written = f"writes {found['dram_bytes_written'] / 1e6:.1f} MB"
+            print(f"  {name:36} {'   '.join(cells)}   {written}", flush=True)
+
+
 def weights_model(shape: tuple[int, ...], weight: Any) -> Any:
     """Build a matmul with a constant, or with what is computed from constants."""
     x = relax.Var("x", relax.TensorType(shape, "float32"))
@@ -655,10 +681,10 @@ def benchmark_deploy() -> None:
 LOWER_BOUND = re.compile(r"arena +\d+ +of (\d+) that are alive at once")
 
 
-def counters(executable: Any, x: Any) -> dict[str, int]:
+def counters(executable: Any, *inputs: Any) -> dict[str, int]:
     """Call once, and sum what all regions count."""
     machine = relax.VirtualMachine(executable, tvm.cpu())
-    machine["main"](tvm.runtime.tensor(x))
+    machine["main"](*map(tvm.runtime.tensor, inputs))
     found: dict[str, int] = {}
     waiting = [machine.module]
     while waiting:
@@ -677,6 +703,7 @@ def main() -> None:
         "ops": benchmark_ops,
         "integers": benchmark_integers,
         "weights": benchmark_weights,
+        "decoder": benchmark_decoder,
         "calls": benchmark_calls,
         "compile": benchmark_compile,
         "build": benchmark_build,

@@ -5,7 +5,7 @@
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -105,6 +105,37 @@ def layout_transform(x: Array, index_map: _IndexMap, pad_value: float | None) ->
     for index in np.ndindex(*x.shape):
         out[index_map(*index)] = x[index]
     return out
+
+
+_COMBINED: dict[str, Callable[[Array, Array], Array]] = {
+    "update": lambda data, update: update,
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def scatter_elements(
+    data: Array, indices: Array, updates: Array, axis: int, reduction: str
+) -> Array:
+    """Replace or combine elements; of several for a place, the last comes last."""
+    result: Array = data.copy()
+    for place in np.ndindex(*indices.shape):
+        target = list(place)
+        target[axis] = indices[place]
+        combined = _COMBINED[reduction](result[tuple(target)], updates[place])
+        result[tuple(target)] = combined
+    return result
+
+
+def scatter_nd(data: Array, indices: Array, updates: Array, reduction: str) -> Array:
+    """Replace or combine slices; of several for a place, the last comes last."""
+    result: Array = data.copy()
+    for place in np.ndindex(*indices.shape[:-1]):
+        target = tuple(indices[place])
+        result[target] = _COMBINED[reduction](result[target], updates[place])
+    return result
 
 
 def one_hot(

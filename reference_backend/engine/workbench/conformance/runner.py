@@ -23,6 +23,7 @@ SUITES: dict[str, str] = {
     "composites": "what is fused before and after ops: labels, placement, values",
     "quantized": "what computes with quantized tensors: bit for bit, placement",
     "contract": "what every backend owes to its callers: loading, calls, failures of the device",
+    "states": "what a session keeps from one call of a decoder to the next: values, refusals",
     "onnx_nodes": "the node cases of the onnx package, through TVM's importer",
     "models": "small models from torch.export and ONNX: values, placement, regions",
     "fuzz": "random graphs of the ops of the table, under options that vary",

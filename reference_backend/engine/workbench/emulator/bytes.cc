@@ -16,6 +16,9 @@ constexpr char kMagic[8] = {'N', 'P', 'U', 'E', 'M', 'U', '\r', '\n'};
 /*! \brief Raised whenever the format or the meaning of a field changes; not for a new operation
  *  at the end of the list. */
 constexpr uint32_t kVersion = 4;
+/*! \brief With the number of weight buffers and the states. Programs without states, of machines
+ * with one, keep the version before, which older drivers read. */
+constexpr uint32_t kVersionWithStates = 5;
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "programs are little-endian");
 
 /*! \brief The header of the bytes; the tables follow, then the aligned constants. */
@@ -229,6 +232,15 @@ void Fields(Archive& archive, npu_gather& op) {
   archive(op.elementwise);
 }
 
+template <typename Archive>
+void Fields(Archive& archive, npu_update& op) {
+  archive(op.data);
+  archive(op.value);
+  archive(op.positions);
+  archive(op.out);
+  archive(op.axis);
+}
+
 /*! \brief A plain operation, field by field as it lies in memory after its size. */
 template <typename Archive, typename Op>
 std::enable_if_t<kIsPlain<Op>> Fields(Archive& archive, Op& op) {
@@ -250,6 +262,7 @@ void Fields(Archive& archive, npu_vector_instruction& instruction) {
 // The minimum size of each in bytes.
 constexpr size_t kSymbolBytes = 12;
 constexpr size_t kDescBytes = 2;
+constexpr size_t kStateBytes = 8;
 constexpr size_t kTensorBytes = kDescBytes + 21;
 constexpr size_t kCommandBytes = 21;
 constexpr size_t kInstructionBytes = 24;
@@ -304,8 +317,14 @@ Tensor ReadTensor(Reader& reader) {
   return tensor;
 }
 
+/*! \brief The index of an update, the last operation, and its number in programs: the list grows
+ *  before it. */
+constexpr size_t kUpdate = std::variant_size_v<decltype(Command::op)> - 1;
+constexpr uint8_t kUpdateKind = 255;
+
 void Write(Writer& writer, Command command) {
-  writer(static_cast<uint8_t>(command.op.index()));
+  const size_t index = command.op.index();
+  writer(index == kUpdate ? kUpdateKind : static_cast<uint8_t>(index));
   std::visit([&writer](auto& op) { Fields(writer, op); }, command.op);
   writer(command.core);
   writer(command.label);
@@ -327,7 +346,9 @@ decltype(Command::op) OperationOf(size_t index, std::index_sequence<indices...>)
 Command ReadCommand(Reader& reader) {
   using Kinds = std::make_index_sequence<std::variant_size_v<decltype(Command::op)>>;
   Command command;
-  command.op = OperationOf(reader.Get<uint8_t>(), Kinds());
+  const auto kind = reader.Get<uint8_t>();
+  if (kind == kUpdate) Invalid("The program is corrupt: it has an unknown operation.");
+  command.op = OperationOf(kind == kUpdateKind ? kUpdate : kind, Kinds());
   std::visit([&reader](auto& op) { Fields(reader, op); }, command.op);
   reader(command.core);
   reader(command.label);
@@ -352,6 +373,16 @@ Buffer Serialize(const Program& program, const std::function<void(uint8_t*)>& wr
   Writer writer;
   Machine machine = program.machine;
   Fields(writer, machine);
+  const bool has_states =
+      machine.weight_buffers != Machine().weight_buffers || !program.states.empty();
+  if (has_states) {
+    writer(machine.weight_buffers);
+    writer.Length(program.states);
+    for (const StateMemory& state : program.states) {
+      writer(state.input);
+      writer(state.output);
+    }
+  }
   writer.Length(program.symbols);
   for (const Symbol& symbol : program.symbols) {
     writer(symbol.bound);
@@ -375,7 +406,7 @@ Buffer Serialize(const Program& program, const std::function<void(uint8_t*)>& wr
   Buffer bytes(tables_end + program.constant_bytes);
   Header header = {};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
-  header.version = kVersion;
+  header.version = has_states ? kVersionWithStates : kVersion;
   header.size = bytes.size();
   header.tables_size = tables_size;
   header.constant_bytes = program.constant_bytes;
@@ -403,9 +434,9 @@ Program Deserialize(const uint8_t* bytes, size_t size) {
     Invalid("The bytes are not a program of this driver.");
   }
   std::memcpy(&header, bytes, sizeof(header));
-  if (header.version != kVersion) {
-    Invalid("The program has format version ", header.version, ", but this driver reads version ",
-            kVersion, "; compile the model again.");
+  if (header.version != kVersion && header.version != kVersionWithStates) {
+    Invalid("The program has format version ", header.version, ", but this driver reads versions ",
+            kVersion, " and ", kVersionWithStates, "; compile the model again.");
   }
   if (header.size != size) {
     Invalid("The program has ", size, " bytes, but its header says ", header.size, ".");
@@ -422,6 +453,13 @@ Program Deserialize(const uint8_t* bytes, size_t size) {
   Reader reader(bytes + sizeof(header), header.tables_size);
   Program program;
   Fields(reader, program.machine);
+  if (header.version == kVersionWithStates) {
+    reader(program.machine.weight_buffers);
+    program.states = ReadAll<StateMemory>(reader, kStateBytes, [](Reader& from) {
+      const auto input = from.Get<uint32_t>();
+      return StateMemory{input, from.Get<uint32_t>()};
+    });
+  }
   program.symbols = ReadAll<Symbol>(reader, kSymbolBytes, [](Reader& from) {
     auto bound = from.Get<int64_t>();
     return Symbol{from.String(), bound};

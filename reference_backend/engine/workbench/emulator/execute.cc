@@ -377,6 +377,14 @@ class Execution::Preparer {
     Set(op.out, &args.out);
   }
 
+  void Prepare(const npu_update& op, const Command&) {
+    auto& args = Step<UpdateArgs>();
+    Set(op.value, &args.value);
+    Set(op.positions, &args.positions);
+    args.axis = op.axis;
+    Set(op.out, &args.out);
+  }
+
   /*! \brief A plain operation. */
   template <typename Op>
   void Prepare(const Op& op, const Command&) {

@@ -47,7 +47,7 @@ class Execution {
  private:
 #define NPU_ARGS(name, reads) , PlainArgs<npu_##name>
   using Step = std::variant<MatMulArgs, ConvolutionArgs, PoolArgs, ElementwiseArgs, ReduceArgs,
-                            CopyArgs, GatherArgs NPU_PLAIN_OPERATIONS(NPU_ARGS, )>;
+                            CopyArgs, GatherArgs, UpdateArgs NPU_PLAIN_OPERATIONS(NPU_ARGS, )>;
 #undef NPU_ARGS
   /*! \brief An address to be set by Bind. */
   struct Slot {

@@ -49,6 +49,7 @@ constexpr NumberMember kNumbers[] = {
     {"cores", nullptr, &Machine::cores},
     {"matrix_rows", nullptr, &Machine::matrix_rows},
     {"matrix_columns", nullptr, &Machine::matrix_columns},
+    {"weight_buffers", nullptr, &Machine::weight_buffers},
     {"vector_lanes", nullptr, &Machine::vector_lanes},
     {"dram_megabytes_per_second", nullptr, &Machine::dram_megabytes_per_second},
     {"dma_latency_cycles", nullptr, &Machine::dma_latency_cycles},
@@ -99,6 +100,8 @@ const npu_option_info kOptions[kOptionCount] = {
     Number("cores", "1", 1, 16, "cores, each with a matrix and a vector engine"),
     Number("matrix_rows", "32", 1, 1024, "rows of the systolic array, along the summed dimension"),
     Number("matrix_columns", "32", 1, 1024, "columns of the systolic array, along the outputs"),
+    Number("weight_buffers", "1", 1, 2,
+           "weights that a cell of the array holds; 2: the next ones load while it multiplies"),
     Number("vector_lanes", "64", 1, 4096, "elements that a vector engine handles in a cycle"),
     Number("dram_megabytes_per_second", "16000", 1, 10000000,
            "the bandwidth of DRAM, in units of 10^6 bytes"),
@@ -174,12 +177,16 @@ int64_t StepsOfCell(npu_dtype a, npu_dtype b) {
   return (a == NPU_INT16 ? 2 : 4) / (b == NPU_INT16 ? 2 : 1);
 }
 
-int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n, int64_t steps) {
-  if (m == 0 || k == 0 || n == 0) return 0;
-  k = CeilDivide(k, steps);
-  int64_t rows = machine.matrix_rows;
-  int64_t columns = machine.matrix_columns;
-  return Times(Times(2 * rows + columns + m - 2, CeilDivide(k, rows)), CeilDivide(n, columns));
+int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n, int64_t steps,
+                     int64_t products) {
+  if (m == 0 || k == 0 || n == 0 || products == 0) return 0;
+  const int64_t rows = machine.matrix_rows;
+  const int64_t columns = machine.matrix_columns;
+  const int64_t tiles =
+      Times(Times(CeilDivide(CeilDivide(k, steps), rows), CeilDivide(n, columns)), products);
+  const int64_t alone = 2 * rows + columns + m - 2;
+  if (machine.weight_buffers == 1) return Times(alone, tiles);
+  return Plus(alone, Times(std::max(rows, m), tiles - 1));
 }
 
 int64_t GroupedMatrixCycles(const Machine& machine, int64_t groups, int64_t m, int64_t k, int64_t n,
@@ -187,8 +194,7 @@ int64_t GroupedMatrixCycles(const Machine& machine, int64_t groups, int64_t m, i
   if (m == 0 || k == 0 || n == 0) return 0;
   const int64_t at_once = std::min(machine.matrix_rows / CeilDivide(k, steps),  //
                                    machine.matrix_columns / n);
-  return Times(CeilDivide(groups, std::max<int64_t>(1, at_once)),
-               MatrixCycles(machine, m, k, n, steps));
+  return MatrixCycles(machine, m, k, n, steps, CeilDivide(groups, std::max<int64_t>(1, at_once)));
 }
 
 int64_t VectorCycles(const Machine& machine, int64_t elements, int64_t instructions) {

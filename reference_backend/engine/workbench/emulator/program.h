@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "counters.h"
@@ -79,11 +80,11 @@ struct Transfer {
 /*!
  * \brief A command of one engine.
  *
- * All tensors of operations are in the scratchpad; the DMA, which does transfers and gathers,
- * reaches all memories. In `op`, pointers are null: `instructions` and `inputs` are the vector
- * program of an elementwise operation, or the epilogue of another (empty: there is none; entry 0 of
- * inputs is ignored, -1). A command whose output is empty with the current symbols does nothing, in
- * no time.
+ * All tensors of operations are in the scratchpad; the DMA, which does transfers, gathers and
+ * updates, reaches all memories. In `op`, pointers are null: `instructions` and `inputs` are the
+ * vector program of an elementwise operation, or the epilogue of another (empty: there is none;
+ * entry 0 of inputs is ignored, -1). A command whose output is empty with the current symbols does
+ * nothing, in no time.
  */
 struct Command {
   OperationList<Transfer>::Variant op;
@@ -101,6 +102,12 @@ void ForEachOperand(const Transfer& op, const Visitor& visit) {
   if (op.data >= 0) visit(op.data);
 }
 
+/*! \brief Whether the DMA runs an operation. */
+template <typename Op>
+constexpr bool kIsMove = std::is_same_v<Op, Transfer> || std::is_same_v<Op, npu_gather> ||
+                         std::is_same_v<Op, npu_update>;
+bool IsMove(const Command& command);
+
 /*! \brief For messages, listings and profiles, e.g. `matmul`. */
 const char* Name(const Command& command);
 
@@ -108,12 +115,20 @@ const char* Name(const Command& command);
  *  others DMA_OUT; matmul and convolution are MATRIX; the rest is VECTOR. */
 Engine EngineOf(const Command& command, const std::vector<Tensor>& tensors);
 
+/*! \brief An input that the program updates, so that it is an output: one memory, that of the
+ * input. If calls bind two, the input is copied to the output first. */
+struct StateMemory {
+  uint32_t input = 0;
+  uint32_t output = 0;
+};
+
 /*! \brief A compiled program. */
 struct Program {
   Machine machine;
   std::vector<Symbol> symbols;
   /*! \brief The dense tensors bound at the call. */
   std::vector<Desc> inputs, outputs;
+  std::vector<StateMemory> states;
   std::vector<Tensor> tensors;
   std::vector<Command> commands;
   /*! \brief The operations of the model, e.g. "relax.nn.conv2d (lv3)". */

@@ -33,6 +33,10 @@ int32_t Number(const Enum& value) {
 
 inline bool Fixed(const Dim& dim) { return dim.symbol < 0; }
 
+inline bool HasFixedDims(const Desc& desc) {
+  return std::all_of(desc.dims, desc.dims + desc.rank, Fixed);
+}
+
 inline bool HasDims(const Desc& desc, const std::vector<Dim>& dims) {
   return desc.rank == static_cast<int32_t>(dims.size()) &&
          std::equal(dims.begin(), dims.end(), desc.dims);
@@ -59,6 +63,7 @@ class OperationRules {
   void Check(const npu_elementwise& op);
   void Check(const npu_reduce& op);
   void Check(const npu_gather& op);
+  void Check(const npu_update& op);
 #define NPU_CHECK(name, reads) void Check(const npu_##name& op);
   NPU_PLAIN_OPERATIONS(NPU_CHECK, )
 #undef NPU_CHECK

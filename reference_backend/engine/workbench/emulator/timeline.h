@@ -18,10 +18,10 @@ namespace npu::emulator {
 /*!
  * \brief The cost of a command with certain values of the symbols.
  *
- * - A matmul is a product for each matrix of b; if b has only one, a is one tall matrix. A
- *   convolution is a product for each group: m are the positions of all images, k the elements of
- *   a window, n the output channels. Epilogues run on the vector engine of the same core while
- *   results leave the matrix engine.
+ * - A matmul is a product for each matrix of b; the matrices of a that meet it are one tall
+ *   matrix. A convolution is a product for each group: m are the positions of all images, k the
+ *   elements of a window, n the output channels. Epilogues run on the vector engine of the same
+ *   core while results leave the matrix engine.
  * - The vector engine handles each element of the output once per instruction. A pool has an
  *   instruction for each element of a window, a reduction one for each element of the data;
  *   averages have one more.

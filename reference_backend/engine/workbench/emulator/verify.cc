@@ -46,6 +46,7 @@ class Verifier : public OperationRules {
     CheckSymbols();
     for (size_t i = 0; i < program_.tensors.size(); ++i) CheckTensor(static_cast<npu_tensor>(i));
     CheckMemories();
+    CheckStates();
     for (; command_ < program_.commands.size(); ++command_) {
       const Command& command = program_.commands[command_];
       if (command.label < 0 || command.label >= static_cast<int32_t>(program_.labels.size())) {
@@ -200,6 +201,24 @@ class Verifier : public OperationRules {
     }
   }
 
+  void CheckStates() const {
+    std::vector<bool> inputs(program_.inputs.size()), outputs(program_.outputs.size());
+    for (const StateMemory& state : program_.states) {
+      if (state.input >= inputs.size() || state.output >= outputs.size() || inputs[state.input] ||
+          outputs[state.output]) {
+        Invalid("A state is no input and output of its own.");
+      }
+      inputs[state.input] = outputs[state.output] = true;
+      const Desc& input = program_.inputs[state.input];
+      const Desc& output = program_.outputs[state.output];
+      if (input.dtype != output.dtype || !HasFixedDims(input) ||
+          !HasDims(input, {output.dims, output.dims + output.rank})) {
+        Invalid("The input ", state.input, " and the output ", state.output,
+                " of a state do not have the same type and fixed sizes.");
+      }
+    }
+  }
+
   const Tensor& Get(npu_tensor tensor, const char* role) const {
     if (tensor < 0 || tensor >= static_cast<npu_tensor>(program_.tensors.size())) {
       Invalid("The ", role, " of ", Where(), " is tensor ", tensor, ", but there are ",
@@ -210,14 +229,22 @@ class Verifier : public OperationRules {
 
   void RequireScratchpad(npu_tensor tensor, const char* role) const {
     // The DMA reaches all memories.
-    if (std::holds_alternative<npu_gather>(program_.commands[command_].op)) return;
+    if (IsMove(program_.commands[command_])) return;
     if (program_.tensors[tensor].place.memory != Memory::kScratchpad) {
       Invalid("The ", role, " of ", Where(), ", ", Describe(tensor), ", is not in the scratchpad.");
     }
   }
 
+  bool IsState(const Place& place) const {
+    return place.memory == Memory::kInput &&
+           std::any_of(program_.states.begin(), program_.states.end(),
+                       [&](const StateMemory& state) { return state.input == place.index; });
+  }
+
   void RequireWritable(npu_tensor tensor) const {
-    Memory memory = program_.tensors[tensor].place.memory;
+    const Place& place = program_.tensors[tensor].place;
+    const Memory memory = place.memory;
+    if (IsState(place)) return;
     if (memory == Memory::kInput || memory == Memory::kConstants) {
       Invalid("The output of ", Where(), ", ", Describe(tensor), ", is in ", Name(memory),
               ", which cannot be written.");
@@ -232,11 +259,16 @@ class Verifier : public OperationRules {
     }
     Check(op);
     CheckVector(op, command.instructions, command.inputs, program_.tensors[op.out].desc);
-    if constexpr (std::is_same_v<Op, npu_gather>) {
+    if constexpr (kIsMove<Op>) {
       if (command.core != 0 || !command.instructions.empty()) {
-        Invalid("Command ", command_, ", a gather, has a core or a vector program.");
+        Invalid("Command ", command_, ", which moves data, has a core or a vector program.");
       }
       RequireWritable(op.out);
+    }
+    if constexpr (std::is_same_v<Op, npu_update>) {
+      if (op.data != op.out || program_.tensors[op.out].place.memory == Memory::kScratchpad) {
+        Invalid("The output of ", Where(), ", ", Describe(op.out), ", is not its data, in DRAM.");
+      }
     }
     if ((kIsPlain<Op> || std::is_same_v<Op, npu_pool>) && !command.instructions.empty()) {
       Invalid("An epilogue is given for ", Where(), ".");

@@ -57,6 +57,8 @@ function whyBoxes(op) {
   if (op.code)
     boxes.push(make("div", { class: "why" }, make("b", {}, op.code), ` ${op.reason || ""}`,
       op.remedy ? make("div", {}, make("b", {}, "To change it: "), op.remedy) : null));
+  for (const [driver, reason] of Object.entries(op.left_by || {}))
+    boxes.push(make("div", { class: "why" }, make("b", {}, `The driver '${driver}' left it:`), ` ${reason}`));
   if (op.wider)
     boxes.push(make("div", { class: "why wide" }, make("b", {}, `Wider than asked (${op.asked}): ${op.wider_code}`),
       ` ${op.wider}`,
@@ -101,9 +103,10 @@ function regionDetails(region, page) {
   const ops = OPS.filter((op) => op.region === region.symbol);
   return [
     make("h2", {}, regionName(region.symbol)),
-    pairs([["symbol", region.symbol], ["function", region.function], ["ops", number(region.ops)], ["composites", number(region.composites.length)],
+    pairs([["symbol", region.symbol], ["function", region.function], ["driver", region.driver], ["ops", number(region.ops)], ["composites", number(region.composites.length)],
       ["MACs", number(region.macs)], ["reads", bytes(region.bytes_read)], ["writes", bytes(region.bytes_written)]]),
     ...region.warnings.map((text) => make("div", { class: "why" }, make("b", {}, "The driver warns:"), ` ${text}`)),
+    ...(region.notes || []).map((text) => make("div", { class: "why" }, text)),
     ...border("Enters", region.inputs),
     ...border("Leaves", region.outputs),
     make("h3", {}, "Ops"),

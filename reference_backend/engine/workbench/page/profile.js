@@ -38,6 +38,8 @@ function profileTab(panel, page) {
   if (events.length) panel.append(make("h2", {}, "Engines"), enginesOfCall(events, totals));
   const known = ops.filter((entry) => entry.span);
   if (known.length) panel.append(make("h2", {}, "The ops that take the longest"), longest(known, page));
+  const kernels = DATA.profile.kernels || [];
+  if (kernels.length) panel.append(make("h2", {}, "Kernels of instructions"), kernelsOfCall(kernels, ops));
   if (host.length) panel.append(make("h2", {}, "Functions of the host"), hostFunctions(host, totals));
   if (events.length)
     panel.append(make("h2", {}, "Roofline: how fast each op is, and could be"), picture("roofline", page),
@@ -63,7 +65,9 @@ function whole(totals) {
   const lengths = DATA.profile.calls.map(lengthOf).sort((one, other) => one - other);
   const range = CALLS > 1 ? ` on average; ${micros(lengths[0])} to ${micros(lengths.at(-1))} in ${CALLS} calls` : "";
   const own = UNIT ? [make("p", { class: "dim" }, `On its own clock, the NPU takes ${number(perCall(totals.span))} ${UNIT}`
-    + (DATA.profile.ticks_per_us ? ` (${micros(totals.span / CALLS / DATA.profile.ticks_per_us)}).` : "."))] : [];
+    + (DATA.profile.ticks_per_us ? ` (${micros(totals.span / CALLS / DATA.profile.ticks_per_us)})` : "")
+    + (totals.of_peak ? `, at ${percent(totals.of_peak)} of its peak` : "")
+    + (totals.scalar_share === null || totals.scalar_share === undefined ? "." : `; scalar code: ${percent(totals.scalar_share)} of ${UNIT}.`))] : [];
   return make("div", { class: "whole" },
     make("p", {}, make("b", {}, micros(wall)), ` on the host's clock${range}`),
     make("div", { class: "stack", "aria-hidden": true }, parts.map(([kind, , value]) => make("i", { class: kind, style: `width:${100 * value / all}%` }))),
@@ -177,8 +181,27 @@ function longest(known, page) {
     { name: "composite", text: true, minor: true, cell: (entry) => entry.composite || "" },
     { name: UNIT, number: true, cell: (entry) => number(perCall(costOf(entry))) },
     { name: "%", number: true, cell: (entry) => (100 * costOf(entry) / total).toFixed(1) },
+    ...(rows.some((entry) => entry.of_peak) ? [ofPeak] : []),
     { name: "", cell: (entry) => make("span", { class: "bar", style: `width:${200 * costOf(entry) / most}px` }) },
   ], rows, (entry, enter) => opOf(entry) !== undefined && page.select({ op: opOf(entry) }, enter)).element);
+}
+
+// The operations of an op or a kernel, as a share of what the NPU could do while it worked.
+const ofPeak = { name: "of peak", number: true, minor: true, value: (entry) => entry.of_peak || 0, cell: (entry) => entry.of_peak ? percent(entry.of_peak) : "" };
+
+function kernelsOfCall(kernels, ops) {
+  const titles = new Map(ops.map((entry) => [`${entry.region} ${entry.label}`, nameOf(entry)]));
+  const scalar = (kernel) => Object.entries(kernel.busy).reduce((all, [engine, busy]) => all + (engine.endsWith(".scalar") ? busy : 0), 0);
+  const rows = [...kernels].sort((one, other) => other.attributed - one.attributed).slice(0, 50);
+  return make("div", { class: "scroll" }, table([
+    { name: "kernel", text: true, cell: (kernel) => breakable(kernel.name) },
+    { name: "of", text: true, cell: (kernel) => breakable(titles.get(`${kernel.region} ${kernel.label}`) || "") },
+    { name: UNIT, number: true, cell: (kernel) => number(perCall(kernel.attributed)) },
+    { name: "%", number: true, cell: (kernel) => (100 * kernel.attributed_share).toFixed(1) },
+    ofPeak,
+    { name: "scalar code", number: true, cell: (kernel) => scalar(kernel) ? percent(scalar(kernel) / (kernel.active || 1)) : "" },
+    ...enginesOf(DATA.profile.events).map((engine) => ({ name: engine, number: true, minor: true, cell: (kernel) => number(perCall(kernel.busy[engine] || 0)) })),
+  ], rows).element);
 }
 
 function hostFunctions(host, totals) {

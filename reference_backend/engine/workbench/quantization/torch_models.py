@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from ...backend.importers import from_exported_program
+from ...backend.importers.torch.states import changed_buffers
 from ...backend.shared.aliases import Array
 from ...backend.shared.console import quiet
 from ..batches import Batch
@@ -79,6 +80,7 @@ class TorchModel:
             raise ValueError(
                 "The model takes other things than tensors; only tensors can be quantized."
             )
+        _require_constant(model)
         self.reference = model
         captured = _Captures()
         with quiet():
@@ -297,6 +299,17 @@ class TorchModel:
                     [result.numpy() for result in flat if isinstance(result, torch.Tensor)]
                 )
         return results
+
+
+def _require_constant(model: torch.export.ExportedProgram) -> None:
+    """Refuse a program that changes a buffer, which torchao takes for a constant."""
+    changed = changed_buffers(model)
+    if changed:
+        raise ValueError(
+            f"The model changes its buffer {changed[0]!r}; only models that keep nothing from one "
+            "call to the next can be quantized with calibration data. Quantize the weights alone, "
+            "with torchao.quantization.quantize_, before torch.export.export."
+        )
 
 
 class _Captures(Quantizer):  # type: ignore[misc]

@@ -1102,6 +1102,23 @@ def test_unsupported_torch_models_are_refused():
 
 
 @needs_torch
+def test_torch_models_that_keep_something_are_refused():
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("rows", torch.zeros(3, 3))
+
+        def forward(self, x):
+            self.rows[:1].copy_(x)
+            return x @ self.rows
+
+    with pytest.raises(ValueError, match="changes its buffer 'rows'.*torchao.quantization"):
+        quantize_for(Network().eval(), [[np.ones((1, 3), "float32")]])
+
+
+@needs_torch
 def test_torch_layers_that_cannot_be_quantized_are_named():
     import torch
 

@@ -109,16 +109,25 @@ ffi::Map<ffi::String, ffi::Any> DescribeGraph(const Region& region) {
 }
 
 /*! \brief The inputs and outputs of a program, for the runtime; "" if the driver declares no
- *  layouts. */
-std::string PortsToJson(const std::optional<Ports>& ports) {
+ *  layouts, and takes no states. */
+std::string PortsToJson(const LoweredProgram& program) {
   namespace json = ffi::json;
-  if (!ports.has_value()) return "";
+  const std::optional<Ports>& ports = program.ports;
+  if (!ports.has_value() && program.states.empty()) return "";
   const auto list = [](const auto& numbers) {
     json::Array items;
     for (auto number : numbers) items.push_back(static_cast<int64_t>(number));
     return items;
   };
   json::Object root;
+  if (!program.states.empty()) {
+    json::Array states;
+    for (const auto& [input, output] : program.states) {
+      states.push_back(list(std::vector<int64_t>{input, output}));
+    }
+    root.Set(ffi::String("states"), states);
+  }
+  if (!ports.has_value()) return std::string(json::Stringify(root));
   for (const char* key : {"inputs", "outputs"}) {
     json::Array items;
     for (const Port& port : *key == 'i' ? ports->inputs : ports->outputs) {
@@ -158,13 +167,29 @@ ffi::Tensor Compile(const Region& region, const ffi::String& driver,
   return Translated<Refusal>(kAbout, [&] {
     LoweringOptions options = ReadOptions(driver, driver_options, symbol_bounds, rule);
     LoweredProgram program = LowerGraph(region->graph, options, LoweringGoal::kProgram);
-    std::string ports_json = PortsToJson(program.ports);
+    std::string ports_json = PortsToJson(program);
     std::string_view manifest_json(manifest.data(), manifest.size());
-    const Artifact artifact = {manifest_json, region->Json(), program.bytes, ports_json};
+    const Artifact artifact = {manifest_json, region->Json(), {program.bytes}, ports_json};
     ffi::Tensor bytes = NewArtifact(static_cast<int64_t>(SizeOf(artifact)));
     WriteArtifact(artifact, static_cast<char*>(bytes.data_ptr()));
     return bytes;
   });
+}
+
+/*! \brief A bundle of artifacts in tensors, which stores equal parts of their programs once; none
+ * if hardly any are equal. */
+ffi::Optional<ffi::Tensor> MakeBundle(const ffi::Array<ffi::Tensor>& tensors) {
+  std::vector<Artifact> artifacts;
+  for (const ffi::Tensor& tensor : tensors) {
+    auto* bytes = static_cast<const uint8_t*>(tensor.data_ptr());
+    artifacts.push_back(ReadArtifacts(bytes, static_cast<size_t>(tensor.numel())).at(0));
+  }
+  const Bundle bundle(artifacts);
+  constexpr size_t kLeastShare = 16;
+  if (bundle.shared_size() * kLeastShare < bundle.program_size()) return std::nullopt;
+  ffi::Tensor bytes = NewArtifact(static_cast<int64_t>(bundle.size()));
+  bundle.Write(static_cast<char*>(bytes.data_ptr()));
+  return bytes;
 }
 
 /*! \brief Why a driver declines a region, or a function, or "", behind which is a line for each of
@@ -247,6 +272,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def(GlobalName("codegen.graph").c_str(), DescribeGraph)
       .def(GlobalName("codegen.compile").c_str(), Compile)
       .def(GlobalName("codegen.new_artifact").c_str(), NewArtifact)
+      .def(GlobalName("codegen.bundle").c_str(), MakeBundle)
       .def(GlobalName("codegen.decline_reason").c_str(), DeclineReason)
       .def(GlobalName("codegen.lowered_ops").c_str(), [] { return ToArray(LoweredOps()); })
       .def(GlobalName("codegen.drivers").c_str(), Drivers)

@@ -95,6 +95,9 @@ class Emission {
   Sink& sink() { return *sink_; }
 
  private:
+  /*! \brief Tells the driver of inputs of the region that only an update reads, of which the output
+   *  is one of the region. */
+  void AddStates();
   /*! \brief Remembers what a tensor of the sink is. */
   Tensor Keep(npu_tensor id, const npu_tensor_desc& desc);
   /*! \brief Adds a constant whose data outlive the builder. */

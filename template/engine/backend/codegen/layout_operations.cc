@@ -332,6 +332,11 @@ void LayoutAdapter::Add(const npu_softmax& op) {
   AddInAnyOrder(op, {&npu_softmax::data}, 1, &npu_build_api::add_softmax);
 }
 
+void LayoutAdapter::Add(const npu_update& op) {
+  AddInAnyOrder(op, {&npu_update::data, &npu_update::value, &npu_update::positions}, 2,
+                &npu_build_api::add_update);
+}
+
 void LayoutAdapter::Add(const npu_concat& op) {
   const std::vector<npu_tensor> inputs(op.inputs, op.inputs + op.input_count);
   const auto accepts = [this, inputs, axis = op.axis](const Layout& layout) {

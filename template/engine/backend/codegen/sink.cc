@@ -86,6 +86,13 @@ class DirectSink : public Sink {
   void MarkOutput(npu_tensor tensor) final {
     driver_.Check(driver_.api.mark_output(driver_.handle, tensor), "an output of the region");
   }
+  bool AddState(npu_tensor input, npu_tensor output) final {
+    if (driver_.api.add_state == nullptr) return false;
+    int32_t shared = 0;
+    driver_.Check(driver_.api.add_state(driver_.handle, input, output, &shared),
+                  "a state of the region");
+    return shared != 0;
+  }
   std::optional<Ports> Finish() final { return std::nullopt; }
   npu_tensor AtDriver(npu_tensor tensor, std::optional<npu_tensor>) final { return tensor; }
 };

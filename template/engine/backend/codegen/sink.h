@@ -104,6 +104,9 @@ class Sink {
 #undef NPU_ADD
   /*! \brief Makes a tensor the next output of the region. */
   virtual void MarkOutput(npu_tensor tensor) = 0;
+  /*! \brief Names a state, whose value and next value these tensors are; tells whether they may
+   * have one buffer. */
+  virtual bool AddState(npu_tensor input, npu_tensor output) = 0;
   /*! \brief Ends the graph. The ports are set if the driver declares layouts. */
   virtual std::optional<Ports> Finish() = 0;
   /*! \brief The driver's own number of a tensor; see Lowering::AtDriver. */

@@ -7,10 +7,10 @@ import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import tvm
 from tvm import relax
 
+from ..ir.calls import constant_of_text
 from ..models.files import require_file
 from ..models.reading import ModelFile, read_model, with_bfloat16
 from ..models.signature import FUNCTION, Signature, signature_of
@@ -55,7 +55,7 @@ class Prepared:
 def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
     """Read a model, quantize it if asked to, and partition it."""
     options, shapes = options_of(arguments), dict(arguments.shape)
-    _require_target(arguments.target)
+    target_of(arguments.target)
     for path in (arguments.quantize, arguments.calibration):
         if path is not None:
             require_file(path)
@@ -87,17 +87,17 @@ def prepare(arguments: argparse.Namespace, steps: Steps) -> Prepared:
     return Prepared(file, mod, partitioned, options, signature, original)
 
 
-def _require_target(target: str) -> None:
+def target_of(target: str) -> tvm.target.Target:
+    """Return the target of what stays on the host."""
     try:
-        tvm.target.Target(target)
+        return tvm.target.Target(target)
     except Exception as error:
         raise Problem(f"--target {target}: {sentence(error)}") from error
 
 
 def compile_prepared(prepared: Prepared, target: str) -> relax.VMExecutable:
     """Compile a model, with its signature."""
-    # Relax has no strings.
-    text = relax.const(np.frombuffer(prepared.signature.to_json().encode(), np.uint8))
+    text = constant_of_text(prepared.signature.to_json())
     mod = prepared.partitioned.clone()
     mod[FUNCTION] = relax.Function([], text, text.ty).with_attr("global_symbol", FUNCTION)
     try:

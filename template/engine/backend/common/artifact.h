@@ -13,31 +13,51 @@
  *     32     for each section: 8 bytes id (padded with zeros), 8 bytes offset, 8 bytes size
  *
  * Sections begin at multiples of 64: "manifest" and "graph" (JSON), "program" (the driver's bytes),
- * and, if the program's inputs and outputs differ from those of the region, "ports" (JSON). A
- * reference to an artifact that is stored elsewhere has the one section "external".
+ * and, if the program's inputs and outputs differ from those of the region, or some may share a
+ * buffer, "ports" (JSON). A
+ * bundle has "manifest", "graph", "pieces" and "ports" of each of its regions, then "data", of
+ * which the programs are pieces. A reference to what is stored elsewhere has the one section
+ * "external".
  */
 #ifndef COMMON_ARTIFACT_H_
 #define COMMON_ARTIFACT_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace npu {
 
-/*! \brief The version of the format; no other version is read. */
+/*! \brief The version of the format of an artifact, and of a reference to one. */
 constexpr uint32_t kArtifactVersion = 2;
+/*! \brief The version of the format of a bundle, and of a reference to a part of one. No other
+ *  versions are read. */
+constexpr uint32_t kBundleVersion = 3;
 /*! \brief The alignment of sections, and of an artifact's bytes when it is executed. */
 constexpr size_t kArtifactAlignment = 64;
+
+/*! \brief Bytes in several places, in order. */
+using Pieces = std::vector<std::string_view>;
+
+/*! \brief The number of bytes. */
+size_t SizeOf(const Pieces& pieces);
+
+/*! \brief Copies the bytes to one place. */
+void Join(const Pieces& pieces, char* to);
 
 /*! \brief The sections of an artifact; they refer to its bytes. */
 struct Artifact {
   std::string_view manifest;
   std::string_view graph;
-  std::string_view program;
-  /*! \brief Empty if the program has the region's inputs and outputs, unchanged. */
+  /*! \brief In one piece, unless the artifact is part of a bundle. */
+  Pieces program;
+  /*! \brief Empty if the program has the region's inputs and outputs, unchanged, each in a buffer
+   * of its own. */
   std::string_view ports = {};
 };
 
@@ -64,8 +84,37 @@ size_t SizeOf(const Artifact& artifact);
 /*! \brief Writes the bytes of an artifact to memory of its size. */
 void WriteArtifact(const Artifact& artifact, char* to);
 
-/*! \brief Reads the bytes of an artifact; throws an ArtifactError for other bytes. */
-Artifact ReadArtifact(const uint8_t* bytes, size_t size);
+/*! \brief Artifacts that store equal parts of their programs once. */
+class Bundle {
+ public:
+  /*! \brief Finds these parts; refers to the artifacts. */
+  explicit Bundle(const std::vector<Artifact>& artifacts);
+
+  /*! \brief The bytes of programs, and how many of these need not be stored again. */
+  size_t program_size() const { return program_size_; }
+  size_t shared_size() const { return program_size_ - stored_size_; }
+
+  /*! \brief The number of bytes of the bundle. */
+  size_t size() const;
+  /*! \brief Writes the bundle to memory of its size. */
+  void Write(char* to) const;
+
+ private:
+  std::vector<std::pair<const char*, Pieces>> Sections() const;
+
+  std::vector<Artifact> artifacts_;
+  /*! \brief For each artifact, place and size of the pieces of its program. */
+  std::vector<std::string> tables_;
+  Pieces data_;
+  size_t program_size_ = 0;
+  size_t stored_size_ = 0;
+};
+
+/*! \brief Reads the bytes of an artifact, or of a bundle; throws an ArtifactError for others. */
+std::vector<Artifact> ReadArtifacts(const uint8_t* bytes, size_t size);
+
+/*! \brief How many bytes of the program of one artifact of a bundle belong to others too. */
+size_t SharedSize(const std::vector<Artifact>& bundle, size_t index);
 
 /*! \brief A reference to an artifact that is linked into the same library. */
 struct ArtifactReference {
@@ -74,6 +123,8 @@ struct ArtifactReference {
   uint64_t size = 0;
   /*! \brief The checksum in its header. */
   uint64_t checksum = 0;
+  /*! \brief Which artifact of a bundle, if it is one. */
+  std::optional<uint64_t> index = std::nullopt;
 };
 
 /*! \brief The bytes of a reference. */

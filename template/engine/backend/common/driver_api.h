@@ -32,7 +32,7 @@ npu_run_api Adopt(const npu_run_api* table, const std::string& path);
 /*! \brief A driver next to this library. */
 template <typename Api>
 struct InstalledDriver {
-  /*! \brief "vendor" or "emulator". */
+  /*! \brief "vendor", "second" or "emulator". */
   std::string role;
   Api api;
 };

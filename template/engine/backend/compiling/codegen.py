@@ -17,7 +17,7 @@ from tvm import relax
 
 from ...version import VERSION
 from ..libraries import _library
-from ..settings.driver_options import DRIVERS
+from ..settings.driver_options import ATTRIBUTE, DRIVERS, FILES
 from ..settings.options import Options
 from ..settings.symbols import known_bounds, symbol_bounds
 from ..shared.backend import BACKEND, DISTRIBUTION
@@ -37,12 +37,31 @@ def compile_regions(
 ) -> list[tvm_ffi.Module]:
     """Compile regions to modules, for `RunCodegen`."""
     loaded = Options.load(options)
-    return [_compile(function, loaded, constant_names) for function in functions]
+    artifacts, modules = [], []
+    for function in functions:
+        options_of_driver = loaded.for_driver(_driver_of(function, loaded))
+        artifact, module = _compile(function, options_of_driver, constant_names)
+        artifacts.append(artifact)
+        modules.append(module)
+    # Functions of one model have the same weights.
+    bundle = len(modules) > 1 and tvm_ffi.get_global_func(f"{BACKEND}.codegen.bundle")(artifacts)
+    return list(_load(bundle)) if bundle else modules
+
+
+def _driver_of(function: relax.Function, options: Options) -> str:
+    """Return the driver that took a region; modules of a single driver do not say."""
+    driver = str(function.attrs.get(ATTRIBUTE, options.drivers[0]))
+    if driver not in DRIVERS:
+        raise ValueError(
+            f"The driver '{driver}' took the region {function.attrs['global_symbol']}, and is not "
+            f"installed here; installed: {', '.join(DRIVERS)}. Partition the model again."
+        )
+    return driver
 
 
 def _compile(
     function: relax.Function, options: Options, constant_names: Mapping[relax.Expr, str]
-) -> tvm_ffi.Module:
+) -> tuple[tvm_ffi.Tensor, tvm_ffi.Module]:
     region = tvm_ffi.get_global_func(f"{BACKEND}.codegen.read")(function, constant_names)
     graph = tvm_ffi.get_global_func(f"{BACKEND}.codegen.graph")(region)
     symbol = str(graph["symbol"])
@@ -79,7 +98,15 @@ def _compile(
 
     artifact, module = _from_cache(options, manifest, compile_now)
     _dump(options, symbol, str(graph["graph"]), artifact, module)
-    return module
+    return artifact, module
+
+
+def _load(artifact: tvm_ffi.Tensor) -> Sequence[tvm_ffi.Module]:
+    """Load the regions of an artifact or a bundle."""
+    modules: Sequence[tvm_ffi.Module] = tvm_ffi.get_global_func(f"{BACKEND}.runtime.load_regions")(
+        artifact
+    )
+    return modules
 
 
 def _from_cache(
@@ -91,27 +118,26 @@ def _from_cache(
 
     An artifact contains the weights, so it stays in the tensor to which it was written or read.
     """
-    load = tvm_ffi.get_global_func(f"{BACKEND}.runtime.load_from_tensor")
     if not options.cache_dir:
         artifact = compile_now()
-        return artifact, load(artifact)
+        return artifact, _load(artifact)[0]
     cache = Cache(options.cache_dir, options.cache_bytes)
     # The manifest has everything that goes into an artifact, except the compiler itself.
-    compilers = [_build_sha256(role) for role in ("codegen", *_DRIVER_FILES[options.driver])]
+    compilers = [_build_sha256(role) for role in ("codegen", *FILES[options.driver])]
     identity = tvm_ffi.get_global_func(f"{BACKEND}.codegen.identity")
     compilers.append(str(identity(options.driver, options.driver_options())))
     key = _sha256(json.dumps([manifest, compilers], sort_keys=True).encode())
     cached = cache.get(key, _read_artifact)
     if cached is not None:
         try:
-            module = load(cached)
+            (module,) = _load(cached)
             if json.loads(module["manifest"]()) == manifest:
                 return cached, module
         except Exception:
             pass  # A damaged file: compile again.
         cache.drop(key)
     artifact = compile_now()
-    module = load(artifact)
+    (module,) = _load(artifact)
     cache.put(key, _memory_of(artifact))
     return artifact, module
 
@@ -161,10 +187,6 @@ def _versions() -> Mapping[str, object]:
         "tvm_version": _library.version("apache-tvm"),
         "tvm_ffi_version": _library.version("apache-tvm-ffi"),
     }
-
-
-_DRIVER_FILES = {"vendor": ("driver", "driver_build"), "emulator": ("emulator_build",)}
-"""The libraries that may contain a driver's build half."""
 
 
 @cache

@@ -22,7 +22,9 @@ from .failures import readable_errors
 
 
 @readable_errors()
-def from_onnx(model: object, **options: object) -> tvm.IRModule:
+def from_onnx(
+    model: object, states: bool | Mapping[str, str] = False, **options: object
+) -> tvm.IRModule:
     """Read an ONNX model, which may be quantized.
 
     TVM's importer reads it after operators were rewritten. Quantized ones, such as QLinearConv and
@@ -35,6 +37,11 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     ----------
     model
         An `onnx.ModelProto`, which is not changed, or the path of a file.
+    states
+        Inputs that are states, such as the caches of a decoder, each with the result that is its
+        next value; or True for those that nodes tell, such as the past of a GroupQueryAttention
+        and its present. They become the last parameters and results, and begin with zeros. By
+        default, they are inputs and results as any.
     **options
         Of `tvm.relax.frontend.onnx.from_onnx`, such as `shape_dict` and `keep_params_in_input`.
 
@@ -61,6 +68,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
     from .onnx.folding import fold
     from .onnx.node_names import read
     from .onnx.operators import normalize
+    from .onnx.states import pairs_of, with_states, with_states_last
     from .onnx.types import outline
     from .onnx.validity import require_valid
     from .sizes import require_shapes
@@ -74,6 +82,8 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
         )
     whole = inline_local_functions(model) if model.functions else model
     require_sound(whole)
+    pairs = pairs_of(whole.graph, states)
+    whole = with_states_last(whole, pairs)
     shapes = options.get("shape_dict")
     require_shapes(shapes, may_be_open=True)
     told: dict[str, int | str] = {}
@@ -91,7 +101,7 @@ def from_onnx(model: object, **options: object) -> tvm.IRModule:
                 raise
         else:
             if len(told) == before:
-                return mod
+                return with_states(mod, whole.graph, pairs)
 
 
 @readable_errors()
@@ -152,7 +162,8 @@ def from_tflite(
 
     Converters of TVM and of this package read it: each operator on quantized tensors as one on
     real numbers, between dequantize and quantize. Convolutions get the channels first, as ONNX and
-    PyTorch have them; inputs and outputs stay as they are in the file.
+    PyTorch have them; inputs and outputs stay as they are in the file. Variables that the file
+    reads before it assigns them are states.
 
     Parameters
     ----------

@@ -607,6 +607,16 @@ typedef struct npu_transposed_convolution {
   const npu_vector_program* epilogue;
 } npu_transposed_convolution;
 
+/*! \brief Slices of `data` along an axis that are replaced: slice positions[j] of `out` is slice j
+ * of `value`, the last of them if positions are equal, and every other slice is that of `data`. A
+ *  position outside of the axis replaces nothing. `positions` are int32 or int64, one for each
+ *  slice of `value`, which has all other dimensions of `data`. Since version 4. */
+typedef struct npu_update {
+  uint32_t size;
+  npu_tensor data, value, positions, out;
+  int32_t axis;
+} npu_update;
+
 /* The list of operations, for code that treats them alike: X(name, reads) for each npu_<name>,
  * which add_<name> adds. `reads` is R(name, role) for each tensor that it always reads, but for
  * those of a vector program. New ones are added at the end.
@@ -630,11 +640,12 @@ typedef struct npu_transposed_convolution {
 /* Whole operations (version 4) are for drivers that have them. The engine also knows how to compose
  * each of the operations above, and does so where the function is absent, or declines the call:
  * then it builds the program again, with another builder. So a driver may decline what it likes. */
-#define NPU_WHOLE_OPERATIONS(X, R) \
-  X(concat, )                      \
-  X(softmax, R(softmax, data))     \
-  X(resize, R(resize, data))       \
-  X(transposed_convolution, R(transposed_convolution, data) R(transposed_convolution, weight))
+#define NPU_WHOLE_OPERATIONS(X, R)                                                             \
+  X(concat, )                                                                                  \
+  X(softmax, R(softmax, data))                                                                 \
+  X(resize, R(resize, data))                                                                   \
+  X(transposed_convolution, R(transposed_convolution, data) R(transposed_convolution, weight)) \
+  X(update, R(update, data) R(update, value) R(update, positions))
 
 /* ---- Layouts (version 2) ----------------------------------------------------------------------
  * Tensors have their dimensions in the order that the operations above name: [N, C, spatial...] and
@@ -932,8 +943,9 @@ typedef struct npu_build_api {
    *  Since version 4. */
   npu_status (*identity)(npu_builder* builder, const char** text);
   /*! \brief What users should know of the program that `finish` has compiled, or could: lines, each
-   *  a sentence, such as a warning of the SDK, which may have the label of an operation. After
-   *  `finish`; valid until the builder is destroyed. Absent, NULL or "": nothing. Since version 4.
+   *  a sentence, such as a warning of the SDK, which may have the label of an operation; one that
+   *  begins with "note: " is no warning. After `finish`; valid until the builder is destroyed.
+   *  Absent, NULL or "": nothing. Since version 4.
    */
   const char* (*warnings)(const npu_builder* builder);
   /*! \brief What enters the program when the model runs on data of its user, for SDKs that quantize
@@ -943,6 +955,15 @@ typedef struct npu_build_api {
    */
   npu_status (*set_samples)(npu_builder* builder, npu_tensor input, const void* data,
                             int64_t count);
+  /*! \brief A whole operation, as those above. Since version 4. */
+  npu_status (*add_update)(npu_builder* builder, const npu_update* op);
+  /*! \brief Tells that `output`, which is marked and which an add_update of `input` computes, is
+   * the next value of a state whose value is `input`, an input that nothing else reads. Sets
+   * `shared` to 1 if calls may bind one buffer to both, in which the program then replaces slices;
+   * it also runs with two, and leaves the input as it is. Else it is 0. Called after all outputs
+   * are marked. Absent: calls always bind two. Since version 4. */
+  npu_status (*add_state)(npu_builder* builder, npu_tensor input, npu_tensor output,
+                          int32_t* shared);
 } npu_build_api;
 
 /* ---- Run ------------------------------------------------------------------------------------ */
@@ -963,7 +984,8 @@ typedef struct npu_buffer {
   int32_t rank;
   /*! \brief Sizes, without symbols; lives only during the call. */
   const int64_t* dims;
-  /*! \brief The elements; those of an input are not written. */
+  /*! \brief The elements; those of an input are not written, but for a state that shares the buffer
+   *  of its output (add_state). */
   void* data;
   /*! \brief How many bytes there are. */
   size_t bytes;
@@ -1006,8 +1028,9 @@ typedef struct npu_run_api {
   void (*destroy_request)(npu_request* request);
   /*! \brief Sets input `index`; symbols take their values from its shape. */
   npu_status (*bind_input)(npu_request* request, size_t index, const npu_buffer* buffer);
-  /*! \brief Sets output `index`. Its buffer does not overlap with any other of the request. The
-   *  shape is checked at the latest when the request is executed or submitted. */
+  /*! \brief Sets output `index`. Its buffer does not overlap with any other of the request, unless
+   * it is that of the input that add_state has named with it. The shape is checked at the latest
+   * when the request is executed or submitted. */
   npu_status (*bind_output)(npu_request* request, size_t index, const npu_buffer* buffer);
   /*! \brief Does the work and returns when it is done. Here and in `submit`, a request that lacks a
    *  buffer is refused: an artifact may be forged. Absent: submit and wait. */

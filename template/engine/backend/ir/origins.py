@@ -40,11 +40,14 @@ class Origin:
         """Return the op's name for users."""
         return f"{self.module} ({self.name})" if self.module else self.name
 
-    def span(self) -> tvm.ir.Span:
-        """Return the span that carries it; `origin_of` reads it."""
+    def span(self, widened: str = "") -> tvm.ir.Span:
+        """Return the span that carries it; `origin_of` reads it.
+
+        `widened`: what `widened_type` is to return of it.
+        """
         parts = (self.name, self.module, self.location, *self.others)
         text = "\n".join(" ".join(part.splitlines()) for part in parts)
-        return tvm.ir.Span(tvm.ir.SourceName(_MARK + text), 0, 0, 0, 0)
+        return _span_of((widened + _WIDENED if widened else "") + _MARK + text)
 
 
 _MARK = "origin of an op:\n"
@@ -56,15 +59,35 @@ def origin_of(call: relax.Call | relax.If) -> Origin | None:
 
     None if it is not known.
     """
-    span = call.span
-    name = getattr(span, "source_name", None)  # Not of a SequentialSpan.
-    if name is None:
-        return None
-    text = str(name.name)
+    text = _told(call).rpartition(_WIDENED)[2]
     if not text.startswith(_MARK):
         return None
     title, module, location, *others = text.removeprefix(_MARK).split("\n")
     return Origin(title, module, location, tuple(others))
+
+
+def _told(expr: relax.Expr) -> str:
+    """Return the text in the span of an expression."""
+    name = getattr(expr.span, "source_name", None)  # Not of a SequentialSpan.
+    return "" if name is None else str(name.name)
+
+
+def _span_of(text: str) -> tvm.ir.Span:
+    return tvm.ir.Span(tvm.ir.SourceName(text), 0, 0, 0, 0)
+
+
+_WIDENED = " that is computed in a wider type\n"
+"""Ends the type of the model's own tensor, before the origin."""
+
+
+def widened_from(call: relax.Call, dtype: str) -> relax.Call:
+    """Return a call that `widened_type` tells from others."""
+    return with_span(call, _span_of(dtype + _WIDENED + _told(call).rpartition(_WIDENED)[2]))
+
+
+def widened_type(call: relax.Expr) -> str:
+    """Return the type of a call's result in the model, if passes made it wider; or ""."""
+    return _told(call).rpartition(_WIDENED)[0]
 
 
 def with_span(call: relax.Call, span: tvm.ir.Span) -> relax.Call:
@@ -81,15 +104,13 @@ def folded_type(expr: relax.Expr) -> str:
 
     "" if it is no such constant.
     """
-    name = getattr(expr.span, "source_name", None) if isinstance(expr, Constant) else None
-    text = "" if name is None else str(name.name)
+    text = _told(expr) if isinstance(expr, Constant) else ""
     return text.removeprefix(_FOLDED) if text.startswith(_FOLDED) else ""
 
 
 def folded_from(constant: Constant, dtype: str) -> Constant:
     """Return a constant that `folded_type` tells from others."""
-    span = tvm.ir.Span(tvm.ir.SourceName(_FOLDED + dtype), 0, 0, 0, 0)
-    return Constant(constant.value, constant.ty, span)
+    return Constant(constant.value, constant.ty, _span_of(_FOLDED + dtype))
 
 
 def with_absorbed(
@@ -126,7 +147,9 @@ def with_absorbed(
 
     visit(before)
     others = tuple(name for name in names if name != str(origin))
-    return with_span(call, replace(origin, others=others).span()) if others else call
+    if not others:
+        return call
+    return with_span(call, replace(origin, others=others).span(widened_type(call)))
 
 
 def is_named(patterns: Sequence[str], op: str, name: str, origin: Origin | None) -> bool:

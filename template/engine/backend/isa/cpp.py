@@ -18,9 +18,9 @@ from pathlib import Path
 from .encoding import fingerprint, slots
 from .expressions import read
 from .kinds import ELEMENT_BYTES, Address, Choice, Field, Float, Number, Register
-from .loading import load
+from .loading import with_table
 from .machine import Instruction, Machine, TableError
-from .oracle import FUNCTIONS, OPERATIONS
+from .operations import FUNCTIONS, OPERATIONS
 
 HEADER, TABLE = "isa_table.h", "isa_table.inc"
 """The names of the two files."""
@@ -269,12 +269,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("table", type=Path, help="vendor/isa.py")
     parser.add_argument("folder", type=Path, help="where the files should be")
     given = parser.parse_args(arguments)
-    try:
-        write(load(given.table), given.folder)
-    except TableError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    return 0
+    return with_table(given.table, lambda machine: write(machine, given.folder))
 
 
 if __name__ == "__main__":

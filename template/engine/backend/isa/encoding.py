@@ -280,5 +280,6 @@ def _value(machine: Machine, slot: Slot, raw: int, instruction: str) -> FieldVal
 def same(one: FieldValue, other: FieldValue) -> bool:
     """Whether two values of a field have the same bits; NaN is NaN."""
     if isinstance(one, float) and isinstance(other, float):
-        return one == other or (math.isnan(one) and math.isnan(other))
+        signs = math.copysign(1, one) == math.copysign(1, other)
+        return (one == other and signs) or (math.isnan(one) and math.isnan(other))
     return one == other

@@ -7,7 +7,7 @@ import ast
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -38,6 +38,16 @@ def load(path: Path = OWN) -> Machine:
     if not path.is_file():
         raise TableError(f"there is no {path}, the table of the machine")
     return _load(path, path.stat().st_mtime_ns)
+
+
+def with_table(path: Path, work: Callable[[Machine], object]) -> int:
+    """Do what a command does with a table, and print why one is refused; 0 is success."""
+    try:
+        work(load(path))
+    except TableError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
 
 
 @cache

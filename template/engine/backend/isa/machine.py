@@ -133,6 +133,7 @@ class Instruction:
     type: str = ""
     where: tuple[str, ...] = ()
     waits: str = ""
+    means: str = ""
     written: Mapping[str, str] = field(default_factory=dict)
 
     def as_written(self, text: str) -> str:
@@ -158,16 +159,30 @@ class Instruction:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A loop or a statement that lines were made of.
+
+    `within` is the loop around it. `reason` is why it runs as scalar code, if it does.
+    """
+
+    text: str
+    within: Source | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Line:
     """An instruction with the values of its fields, as a line of an assembler.
 
-    `note` is the loop that it was made of, `label` the model's op that the loop belongs to.
+    `note` is the kernel that it belongs to, `label` the model's op that is computed there, and
+    `source` the loop of the kernel that it was made of.
     """
 
     instruction: str
     fields: Mapping[str, FieldValue]
     note: str = ""
     label: str = ""
+    source: Source | None = None
 
 
 @dataclass
@@ -228,6 +243,8 @@ class Machine:
             of the engine, an expression. `type`: the field with the element type that the peak
             depends on. `where`: conditions that the fields meet, expressions. `waits`: the engines
             whose instructions before it are done when it ends, an expression with a bit for each.
+            `means`: what it computes for each element, for the compiler to find: operations and
+            functions of its addresses, floats and numbers, such as `max(add(a, b), 0)`.
             Expressions may compare choices with names: `mode == 'add'`, `op in ('eq', 'ne')`.
 
         Raises

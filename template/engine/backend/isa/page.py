@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from .encoding import OPCODE_BITS, slots
 from .kinds import Address, Choice, Field, Float, Number, Register
+from .loading import with_table
 from .machine import Box, Instruction, Machine
 
 _SYNCS = {
@@ -87,6 +91,8 @@ def _section(machine: Machine, it: Instruction) -> list[str]:
         about.append(f"Only where {conditions}.")
     if it.waits:
         about.append(f"Waits for the engines of the bits `{it.as_written(it.waits)}`.")
+    if it.means:
+        about.append(f"For each element: `{it.means}`.")
     about.append(f"Cycles: `{it.as_written(it.cycles)}`.")
     if it.work != "0":
         (engine,) = (engine for engine in machine.engines if engine.name == it.engine)
@@ -133,4 +139,17 @@ def _counted(number: int, unit: str) -> str:
 
 def _table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+    texts = [[str(cell).replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in texts)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the page of a table; 0 is success."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("table", type=Path, help="vendor/isa.py")
+    given = parser.parse_args(arguments)
+    return with_table(given.table, lambda machine: sys.stdout.write(page(machine)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

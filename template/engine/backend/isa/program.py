@@ -8,12 +8,15 @@ All numbers are little-endian. A file has, each part padded with zeros to a mult
 | header | below |
 | ports | the bytes of each input, then of each output, 8 bytes each |
 | name | the name of the machine, in UTF-8 |
-| notes | for each line the numbers of its label and of its note, 4 bytes each |
+| notes | for each line the numbers of its label, its note and its source, 4 bytes each |
+| sources | for each the number of the source around it and those of two texts, 4 bytes each |
+| allocations | for each address and size, 8 bytes each; text, two lines and 0, 4 bytes each |
 | texts | for each text its bytes in UTF-8, as a number of 4 bytes, and these; text 0 is empty |
 | constants | as they are in memory |
 | words | the instructions |
 
-and the header is
+The texts of a source are the loop, and why it runs as scalar code. Sources are numbered from 1;
+0 is none. A machine needs neither notes, sources nor allocations. The header is
 
 | offset | bytes | contents |
 |---|---|---|
@@ -30,6 +33,7 @@ and the header is
 | 64 | 8 | bytes of constants |
 | 72 | 8 | bytes of texts |
 | 80 | 4, 4 | bytes of the name, and 0 |
+| 88 | 4, 4 | numbers of sources and allocations |
 """
 
 from __future__ import annotations
@@ -40,18 +44,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .encoding import EncodingError, decode, encode, fingerprint
-from .machine import Line, Machine
+from .machine import Line, Machine, Source
 
 MAGIC = b"NPUISA1\0"
 VERSION = 1
 ALIGNMENT = 64
 
-_HEADER = struct.Struct("<8sIIQIIQIIIIQQQII")
+_HEADER = struct.Struct("<8sIIQIIQIIIIQQQIIII")
+_SOURCE = struct.Struct("<3I")
+_ALLOCATION = struct.Struct("<2Q4I")
 _CHECKED_FROM = 32
 
 
 class ProgramError(ValueError):
     """A file is no program of the machine; the message says why."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Bytes that have a purpose from one line to another.
+
+    Parameters
+    ----------
+    name
+        What they are.
+    address, bytes
+        Where, and how many; they are in a scratchpad or in the workspace.
+    first, last
+        The first and the last line that may touch them.
+    """
+
+    name: str
+    address: int
+    bytes: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -70,6 +97,8 @@ class Program:
         How many bytes the segment of the workspace has.
     inputs, outputs
         How many bytes each has; they are the segments from `machine.FIRST_PORT` on.
+    allocations
+        What lies in scratchpads and the workspace, for people.
     """
 
     machine: str
@@ -78,6 +107,7 @@ class Program:
     workspace: int = 0
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
+    allocations: tuple[Allocation, ...] = ()
 
 
 def write(machine: Machine, program: Program) -> bytes:
@@ -96,16 +126,24 @@ def write(machine: Machine, program: Program) -> bytes:
         The machine has no such instruction; the message begins with the number of the line, from 0.
     """
     words = []
-    numbers: dict[str, int] = {"": 0}
+    texts = {"": 0}
+    sources = _Sources(texts)
     notes = []
     for index, line in enumerate(program.lines):
         try:
             words.append(encode(machine, line))
         except EncodingError as error:
             raise EncodingError(f"line {index}: {error}") from None
-        notes += [numbers.setdefault(text, len(numbers)) for text in (line.label, line.note)]
-    encoded = [text.encode() for text in numbers]
-    texts = b"".join(struct.pack("<I", len(text)) + text for text in encoded)
+        notes += [texts.setdefault(text, len(texts)) for text in (line.label, line.note)]
+        notes.append(sources.number(line.source))
+    allocations = b"".join(
+        _ALLOCATION.pack(it.address, it.bytes, number, it.first, it.last, 0)
+        for it in program.allocations
+        for number in (texts.setdefault(it.name, len(texts)),)
+    )
+    text_bytes = b"".join(
+        struct.pack("<I", len(text)) + text for text in (text.encode() for text in texts)
+    )
     name = program.machine.encode()
     ports = (*program.inputs, *program.outputs)
     body = b"".join(
@@ -114,7 +152,9 @@ def write(machine: Machine, program: Program) -> bytes:
             struct.pack(f"<{len(ports)}Q", *ports),
             name,
             struct.pack(f"<{len(notes)}I", *notes),
-            texts,
+            b"".join(sources.packed),
+            allocations,
+            text_bytes,
             program.constants,
             b"".join(words),
         )
@@ -125,13 +165,37 @@ def write(machine: Machine, program: Program) -> bytes:
         return _padded(
             _HEADER.pack(
                 *(MAGIC, VERSION, machine.word, fingerprint(machine), checksum, 0, size),
-                *(len(program.lines), len(numbers), len(program.inputs), len(program.outputs)),
-                *(program.workspace, len(program.constants), len(texts), len(name), 0),
+                *(len(program.lines), len(texts), len(program.inputs), len(program.outputs)),
+                *(program.workspace, len(program.constants), len(text_bytes), len(name), 0),
+                *(len(sources.packed), len(program.allocations)),
             )
         )
 
     whole = header(0) + body
     return header(zlib.crc32(memoryview(whole)[_CHECKED_FROM:])) + body
+
+
+class _Sources:
+    """Numbers sources, and those around them before."""
+
+    def __init__(self, texts: dict[str, int]) -> None:
+        self._texts = texts
+        self._numbers: dict[int, int] = {}
+        self.packed: list[bytes] = []
+
+    def number(self, source: Source | None) -> int:
+        if source is None:
+            return 0
+        # Equal loops behind each other are two.
+        if id(source) not in self._numbers:
+            within = self.number(source.within)
+            texts = (
+                self._texts.setdefault(text, len(self._texts))
+                for text in (source.text, source.reason)
+            )
+            self.packed.append(_SOURCE.pack(within, *texts))
+            self._numbers[id(source)] = len(self.packed)
+        return self._numbers[id(source)]
 
 
 def read(machine: Machine, data: bytes) -> Program:
@@ -153,7 +217,7 @@ def read(machine: Machine, data: bytes) -> Program:
         raise ProgramError("it is no program of an instruction set: it does not begin with NPUISA1")
     header = _HEADER.unpack_from(data)
     version, word, table, checksum, zero, size, lines, texts, inputs, outputs = header[1:11]
-    workspace, constants, text_bytes, name_bytes, other_zero = header[11:]
+    workspace, constants, text_bytes, name_bytes, other_zero, sources, allocations = header[11:]
     if version != VERSION:
         raise ProgramError(f"its format has version {version}; supported is {VERSION}")
     if size != len(data):
@@ -164,26 +228,43 @@ def read(machine: Machine, data: bytes) -> Program:
         raise ProgramError(
             f"it was compiled for another table than that of '{machine.name}': compile it again"
         )
-    sizes = (8 * (inputs + outputs), name_bytes, 8 * lines, text_bytes, constants, word * lines)
-    parts = list(_parts(data, sizes))
-    ports = struct.unpack(f"<{inputs + outputs}Q", parts[0])
-    numbers = struct.unpack(f"<{2 * lines}I", parts[2])
-    names = list(_texts(parts[3], texts))
-    if len(names) != texts or max(numbers, default=0) >= texts or names[:1] != [""]:
-        raise ProgramError("its notes are not those of its lines")
+    sizes = (
+        *(8 * (inputs + outputs), name_bytes, 12 * lines, _SOURCE.size * sources),
+        *(_ALLOCATION.size * allocations, text_bytes, constants, word * lines),
+    )
+    ports_, name_, notes, sources_, allocations_, texts_, constants_, words = _parts(data, sizes)
+    ports = struct.unpack(f"<{inputs + outputs}Q", ports_)
+    names = list(_texts(texts_, texts))
+    if len(names) != texts or names[:1] != [""]:
+        raise ProgramError("its texts do not fill their part")
     try:
-        name = parts[1].decode()
+        name = name_.decode()
     except UnicodeDecodeError:
         raise ProgramError("the name of its machine is not UTF-8") from None
+    numbers = [*struct.iter_unpack("<3I", notes)]
+    try:
+        loops: list[Source | None] = [None]
+        for within, text, why in _SOURCE.iter_unpack(sources_):
+            loops.append(Source(names[text], loops[within], names[why]))
+        about = [(names[note], names[label], loops[source]) for label, note, source in numbers]
+        kept = [
+            Allocation(names[text], address, size, first, last)
+            for address, size, text, first, last, _ in _ALLOCATION.iter_unpack(allocations_)
+        ]
+    except IndexError:
+        raise ProgramError("its notes are not those of its lines") from None
+    if any(it.first > it.last or it.last >= lines for it in kept):
+        raise ProgramError("it has no lines for what it allocates")
     found = []
     for index in range(lines):
         try:
-            line = decode(machine, parts[5][word * index : word * (index + 1)])
+            line = decode(machine, words[word * index : word * (index + 1)])
         except EncodingError as error:
             raise ProgramError(f"line {index}: {error}") from None
-        label, note = names[numbers[2 * index]], names[numbers[2 * index + 1]]
-        found.append(Line(line.instruction, line.fields, note, label))
-    return Program(name, tuple(found), parts[4], workspace, ports[:inputs], ports[inputs:])
+        found.append(Line(line.instruction, line.fields, *about[index]))
+    return Program(
+        *(name, tuple(found), constants_, workspace, ports[:inputs], ports[inputs:], tuple(kept))
+    )
 
 
 def _padded(part: bytes) -> bytes:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .expressions import FUNCTIONS, read
 from .kinds import Address, Choice, Field, Float, Number, Register
+from .meaning import meaning_of, named_in
 
 if TYPE_CHECKING:
     from .machine import Box, Instruction, Machine
@@ -124,6 +125,8 @@ def check_instruction(machine: Machine, new: Instruction) -> None:
     for box in new.boxes:
         _check_box(new, box, at)
     _check_peak(new, dict(engines[new.engine].peak), at)
+    if new.means:
+        _check_meaning(new, at)
     if not new.about:
         raise TableError(f"{at} has no line of documentation (the docstring of its oracle)")
     if len(inspect.signature(new.oracle).parameters) != 2:
@@ -217,6 +220,25 @@ def _check_peak(new: Instruction, peak: dict[str, int], at: str) -> None:
             f"{at} has work, but its engine '{new.engine}' no peak for all types, and the "
             "instruction no `type`"
         )
+
+
+def _check_meaning(new: Instruction, at: str) -> None:
+    """Check that the compiler can give each field of an instruction a value."""
+    try:
+        named = {*named_in(meaning_of(new.means))}
+    except ValueError as error:
+        raise TableError(f"{at}: {error}") from None
+    operands = {name for name in named if isinstance(new.fields.get(name), Address)}
+    numbers = {name for name in named if isinstance(new.fields.get(name), Float)}
+    for name in sorted(named - operands - numbers):
+        raise TableError(f"{at}: '{new.means}' names '{name}', which is no address and no float")
+    wanted = {"target", *operands, *numbers, *(f"count{i}" for i in range(3))}
+    wanted |= {f"{name}{i}" for name in ("target", *operands) for i in range(3)}
+    for name in sorted(wanted - {*new.fields}):
+        raise TableError(f"{at}: what means '{new.means}' has a field '{name}', too")
+    for name in new.fields:
+        if name not in (*wanted, "type"):
+            raise TableError(f"{at}: '{new.means}' does not say what '{name}' is")
 
 
 def _camel(name: str) -> str:

@@ -15,7 +15,7 @@ import re
 import struct
 from collections.abc import Sequence
 
-from .encoding import EncodingError, default_of, encode
+from .encoding import EncodingError, default_of, encode, same
 from .kinds import Address, Choice, Field, FieldValue, Float, Number, Place, Register
 from .machine import Line, Machine
 
@@ -42,7 +42,7 @@ def text_of(machine: Machine, line: Line) -> str:
     words = [line.instruction]
     for name, kind in fields.items():
         value = line.fields[name]
-        if isinstance(kind, Choice | Address) or value != default_of(kind):
+        if isinstance(kind, Choice | Address) or not same(value, default_of(kind)):
             words.append(f"{name}={_written(kind, value)}")
     about = " | ".join(part for part in (line.label, line.note) if part)
     if line.note and not line.label:

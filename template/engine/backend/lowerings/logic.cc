@@ -90,5 +90,26 @@ Value Where(const Lowering&, VectorBuilder& v, const Values& x) {
 
 REGISTER_ELEMENTWISE("relax.where", Where).AsStep(NPU_STEP_SELECT);
 
+// Slices that are replaced, which codegen/updates.h has found.
+bool ReplacesSlices(const Lowering& op) { return !op.IsNone("update_axis"); }
+
+void Update(Lowering& op) {
+  npu_update update = {};
+  const Tensor data = op.Input(0);
+  const Tensor positions = op.Input(2);
+  std::vector<npu_dim> slices = data.dims();
+  update.axis = static_cast<int32_t>(op.Int("update_axis"));
+  int64_t count = 1;
+  for (int i = 0; i < positions.rank(); ++i) count *= op.FixedSize(positions, i);
+  slices[update.axis] = FixedDim(count);
+  update.data = data.id;
+  update.value = op.View(op.Input(1), slices).id;
+  update.positions = op.View(positions, {FixedDim(count)}).id;
+  update.out = op.Output().id;
+  op.Emit(update);
+}
+
+REGISTER_LOWERING("relax.where", Update).When(ReplacesSlices);
+
 }  // namespace
 }  // namespace npu

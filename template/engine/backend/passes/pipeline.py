@@ -17,10 +17,13 @@ from tvm import relax
 from ..table.table import Table
 from . import (
     attention,
+    dynamic,
     fold,
+    grouped_heads,
     indices,
     kernels,
     normalize,
+    packed,
     quantize_first,
     quantized_form,
     recognize,
@@ -29,6 +32,7 @@ from . import (
     sharing,
     signed,
     views,
+    wide,
 )
 from .rewriting import (
     TUPLE_GET_ITEM,
@@ -74,6 +78,8 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _of_tvm("NameSizes", selections.name_sizes),
     # Early, since importers' kernels hide ops.
     _calls("RecoverOps", kernels.recover_op, "relax.call_tir"),
+    # Before SimplifyViews, which drops casts to the same type.
+    Pass("WidenBfloat16", wide.widen),
     _calls("SimplifyViews", views.simplify_view, *_VIEWS),
     # Before folding, which computes the index arithmetic if it is constant.
     _calls("FlattenIndices", indices.flatten_index, "relax.index_tensor"),
@@ -83,11 +89,15 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("MaterializeConstants", fold.materialize_constant, *fold.MADE_OF_NOTHING),
     # Before folding, which leaves a dequantize of constants alone.
     _calls("ComputeBiases", quantized_form.compute_bias, quantized_form.DEQUANTIZE),
-    # Before folding, which computes weights that are cast.
+    # Before folding, which computes weights that are cast or multiplied.
+    _blocks("UnpackWeights", packed.unpack_weights),
     _calls("ScaleWeights", scales.scale_weights, "relax.multiply"),
     _calls("KeepWeights", scales.keep_weights, "relax.matmul"),
     # Before all passes that read constants and the sizes in them.
     Pass("FoldConstants", fold.fold_constants),
+    # After folding, which computes sums of weights, and before integers are moved.
+    _calls("MultiplyBytes", dynamic.multiply_bytes, "relax.astype"),
+    _calls("MultiplyRows", dynamic.multiply_rows, "relax.matmul"),
     # Before integers are moved, since element-wise ops compute with them.
     _calls("UnstackPairs", normalize.unstack_pairs, "relax.max", "relax.min", "relax.sum"),
     # After folding, which computes factors, and before transpositions are moved.
@@ -122,6 +132,8 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("WidenBias", attention.widen_bias, "relax.nn.softmax"),
     _calls("TurnGuard", attention.turn_guard, "relax.permute_dims"),
     _calls("SwapKeys", attention.swap_key, "relax.matmul"),
+    # After all passes that bring the scores' product next to the transposition of the keys.
+    _calls("GroupHeads", grouped_heads.group_heads, "relax.matmul"),
     # After the passes that match real numbers that are moved.
     _blocks("QuantizeFirst", quantize_first.quantize_first),
     # After the passes that make clips.

@@ -38,7 +38,7 @@ def scale_weights(site: Site) -> Bindings | None:
         steps, shape = scale.value.numpy(), list(numbers.value.shape)
         of_columns = steps.ndim <= 1 or steps.size == steps.shape[-1]
         by_column = of_columns and len(shape) > 1 and steps.size == shape[-1]
-        if not (by_column or steps.size == 1) or not _holds(dtype, steps):
+        if not (by_column or steps.size == 1) or not holds(dtype, steps):
             continue
         steps = steps.reshape(-1) if steps.size > 1 else steps.reshape(())
         zeros = relax.const(np.zeros(steps.shape, str(numbers.ty.dtype)))
@@ -84,7 +84,7 @@ def _before_casts(site: Site, expr: relax.Expr) -> relax.Expr:
     return expr
 
 
-def _holds(dtype: str, steps: Array) -> bool:
+def holds(dtype: str, steps: Array) -> bool:
     """Whether products of scales and 8-bit integers stay in the normal range of a type."""
     exact = np.multiply.outer([1.0, 256.0], steps)
     with np.errstate(over="ignore"):

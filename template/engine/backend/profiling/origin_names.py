@@ -21,9 +21,16 @@ _CALLED = re.compile(r"the kernel '([^']+)'")
 
 
 def split_label(label: str | None) -> tuple[str | None, str | None]:
-    """Return op and variable of a label such as "relax.nn.relu (lv3)", else the label and None."""
-    match = re.fullmatch(r"(\S+) \((.*)\)", label or "")
+    """Return op and variable of a label such as "relax.nn.relu (lv3)", else the label and None.
+
+    What is computed by one kernel has the labels of several ops: they are those of the last one.
+    """
+    match = re.fullmatch(r"(\S+) \((.*)\)", _labels(label)[-1])
     return (match[1], match[2]) if match is not None else (label, None)
+
+
+def _labels(label: str | None) -> list[str]:
+    return re.split(r"(?<=\)), ", label or "")
 
 
 def mismatch(profile: Profile, report: Report) -> str | None:
@@ -61,10 +68,16 @@ def named(profile: Profile, report: Report) -> Profile:
     placed = {(op.region, op.name): op for op in report.ops}
     ops = []
     for op in profile.ops:
-        place = placed.get((op.region, op.variable)) if op.variable is not None else None
-        if place is not None:
-            origin = str(place.origin) if place.origin else None
-            op = replace(op, origin=origin, composite=place.composite)
+        places = [
+            place
+            for label in _labels(op.label)
+            if (place := placed.get((op.region, split_label(label)[1] or ""))) is not None
+        ]
+        if places:
+            names = dict.fromkeys(str(place.origin) for place in places if place.origin)
+            kinds = dict.fromkeys(place.composite for place in places if place.composite)
+            together = ", ".join(names) or None, ", ".join(kinds) or None
+            op = replace(op, origin=together[0], composite=together[1])
         ops.append(op)
     host = named_host_calls(profile.host, profile.calls, report)
     return replace(profile, ops=tuple(ops), host=host)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 from ..shared import terminal
 from ..shared.terminal import Row, TextTable, aligned
 from .parts import Traffic
+from .sums import scalar_of
 
 if TYPE_CHECKING:
     from .profiles import Profile
@@ -32,6 +33,8 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
     """Return the tables that have lines, each with its header."""
     tables: list[TextTable] = []
     unit = profile.unit or "-"
+    drivers = {region.driver for region in profile.regions}
+    places = {it.symbol: f" on '{it.driver}'" for it in profile.regions if len(drivers) > 1}
     header: Row
     if profile.regions:
         header = ("region", "calls", "host us", unit, "busy", "traffic")
@@ -40,7 +43,7 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
                 header,
                 [
                     (
-                        region.symbol,
+                        region.symbol + places.get(region.symbol, ""),
                         str(region.calls),
                         f"{region.wall_us:,.1f}",
                         f"{region.span:,}" if profile.unit else "",
@@ -58,15 +61,16 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
             )
         )
     if profile.ops:
-        columns = ("op", "name", "share", unit, "waits for", "busy", "traffic")
+        columns = ("op", "name", "share", unit, "of peak", "waits for", "busy", "traffic")
         ordered = sorted(profile.ops, key=lambda op: -op.attributed)
         shown, hidden = ordered[:most], ordered[len(ordered[:most]) :]
         rows: list[Row] = [
             (
                 op.composite or op.op or "",
-                op.title,
+                op.title + places.get(op.region, ""),
                 format(op.attributed_share, ".1%"),
                 f"{op.attributed:,}",
+                _share(op.of_peak),
                 _amounts(op.waits),
                 _amounts(op.busy),
                 traffic_text(op.traffic),
@@ -76,8 +80,11 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
         if hidden:
             share = format(sum(op.attributed_share for op in hidden), ".1%")
             time = f"{sum(op.attributed for op in hidden):,}"
-            rows.append((f"({len(hidden):,} others)", "--all shows them", share, time, "", "", ""))
-        tables.append(TextTable(columns, rows, figures=(2, 3), kept=4, folded=(1,)))
+            others = f"({len(hidden):,} others)", "--all shows them", share, time, "", "", "", ""
+            rows.append(others)
+        tables.append(TextTable(columns, rows, figures=(2, 3, 4), kept=5, folded=(1,)))
+    if profile.kernels:
+        tables.append(_kernels(profile, most))
     times = host_times(profile)
     if times:
         lines: list[Row] = [
@@ -93,6 +100,30 @@ def _tables(profile: Profile, most: int | None) -> list[TextTable]:
         header = ("on the host", "name", "calls", "us")
         tables.append(TextTable(header, lines, figures=(2, 3), kept=4, folded=(1,)))
     return tables
+
+
+def _kernels(profile: Profile, most: int | None) -> TextTable:
+    """Return a table of the kernels of programs of instructions."""
+    titles = {(op.region, op.label): op.title for op in profile.ops}
+    ordered = sorted(profile.kernels, key=lambda kernel: -kernel.attributed)
+    rows: list[Row] = [
+        (
+            kernel.name,
+            titles.get((kernel.region, kernel.label), ""),
+            format(kernel.attributed_share, ".1%"),
+            f"{kernel.attributed:,}",
+            _share(kernel.of_peak),
+            _share(scalar_of(kernel.busy) / kernel.active if kernel.active else None),
+            _amounts(kernel.busy),
+        )
+        for kernel in ordered[:most]
+    ]
+    if hidden := ordered[len(rows) :]:
+        share = format(sum(kernel.attributed_share for kernel in hidden), ".1%")
+        time = f"{sum(kernel.attributed for kernel in hidden):,}"
+        rows.append((f"({len(hidden):,} others)", "--all shows them", share, time, "", "", ""))
+    header = ("kernel", "of", "share", profile.unit or "-", "of peak", "scalar", "busy")
+    return TextTable(header, rows, figures=(2, 3, 4, 5), kept=6, folded=(0, 1))
 
 
 def host_times(profile: Profile) -> Mapping[tuple[str, str | None], tuple[int, float]]:
@@ -112,6 +143,10 @@ def traffic_text(traffic: Traffic) -> str:
 
 def _amounts(amounts: Mapping[str, int]) -> str:
     return _parts(f"{name} {amount:,}" for name, amount in amounts.items())
+
+
+def _share(share: float | None) -> str:
+    return format(share, ".1%") if share else ""
 
 
 def _parts(parts: Iterable[str]) -> str:

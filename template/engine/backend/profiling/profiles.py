@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from operator import itemgetter
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from ..shared.aliases import JsonFields, JsonObject
@@ -14,13 +14,14 @@ from ..shared.backend import BACKEND
 from ..shared.entry_points import entry_point
 from ..shared.plain_data import plain
 from . import profile_text
-from .clock import Clock
+from .clock import Clock, clocks_of, common_clock, incomparable
 from .origin_names import named, split_label
 from .parts import (
     Allocation,
     Busy,
     Event,
     HostCall,
+    KernelProfile,
     Memory,
     OpProfile,
     Peaks,
@@ -28,7 +29,21 @@ from .parts import (
     Run,
     Traffic,
 )
-from .sums import active_of, attributed_to, busy_of, by_op, traffic_of, waits_of
+from .sums import (
+    active_of,
+    attributed_to,
+    busy_of,
+    by_op,
+    is_program,
+    kernels_of,
+    peak_of,
+    peak_share,
+    scalar_share,
+    scalar_time,
+    share_of_peak,
+    traffic_of,
+    waits_of,
+)
 from .trace import trace_of
 
 if TYPE_CHECKING:
@@ -50,9 +65,10 @@ class Profile:
     Parameters
     ----------
     unit
-        The unit of the device's times; none if the driver has no events.
+        The unit of the device's times; none if the driver has no events, "ticks" for those of
+        drivers with different units.
     ticks_per_us
-        How many of them are a microsecond; 0 if it is not known.
+        How many of them are a microsecond; 0 if it is not known, or not the same for all drivers.
     device
         The index of the NPU; none if it is not known.
     calls
@@ -61,6 +77,8 @@ class Profile:
         What happened.
     allocations
         What the first run of each region kept in memories; none if the driver does not tell.
+    kernels
+        The kernels of regions that are programs of instructions.
     """
 
     unit: str | None
@@ -72,6 +90,7 @@ class Profile:
     ops: tuple[OpProfile, ...]
     host: tuple[HostCall, ...]
     allocations: tuple[Allocation, ...] = ()
+    kernels: tuple[KernelProfile, ...] = ()
 
     @classmethod
     def from_recording(
@@ -118,6 +137,8 @@ class Profile:
                 ]
             span = sum(each.span for each in runs)
             busy = busy_of(mine)
+            operations = sum(event.operations for event in mine)
+            peaks = _peaks(region["profile"].get("peaks"))
             regions.append(
                 RegionProfile(
                     symbol=symbol,
@@ -129,14 +150,15 @@ class Profile:
                     utilisation={name: round(n / span, 6) for name, n in busy.items() if span},
                     traffic=traffic_of(mine),
                     counters=region["counters"],
-                    operations=sum(event.operations for event in mine),
-                    peaks=_peaks(region["profile"].get("peaks")),
+                    operations=operations,
+                    peaks=peaks,
+                    driver=region.get("driver", ""),
+                    unit=region["profile"]["unit"] or None,
+                    ticks_per_us=float(region["profile"]["ticks_per_us"]),
+                    of_peak=share_of_peak(operations, span, peaks.operations if peaks else 0.0),
                 )
             )
-        profiles = [region["profile"] for region in recording["regions"]]
-        clocks = [(data["unit"], data["ticks_per_us"]) for data in profiles if data["unit"]]
-        # A region that did not run does not know its frequency.
-        unit, ticks = max(clocks, key=itemgetter(1), default=(None, 0.0))
+        unit, ticks = common_clock(regions)
         host = tuple(
             HostCall(name, clock.at(begin), clock.at(end)) for name, begin, end in recording["host"]
         )
@@ -147,9 +169,10 @@ class Profile:
             tuple(run(*call) for call in calls),
             tuple(regions),
             tuple(events),
-            _ops(events),
+            _ops(events, incomparable(regions), {it.symbol: peak_of(it) for it in regions}),
             host,
             tuple(allocations),
+            tuple(kernels_of(events, {it.symbol: peak_of(it) for it in regions if is_program(it)})),
         )
         return profile if report is None else named(profile, report)
 
@@ -186,6 +209,9 @@ class Profile:
             "busy": self.busy,
             "traffic": self.traffic,
             "operations": sum(region.operations for region in self.regions),
+            "of_peak": peak_share(self.regions),
+            "scalar": scalar_time(self.regions),
+            "scalar_share": scalar_share(self.regions),
             "memory": self.memory,
         }
 
@@ -195,12 +221,21 @@ class Profile:
         totals = self.totals
         text = f"{totals['wall_us']:,.0f} us on the host in {_count(len(self.calls), 'call')}"
         text += f", {totals['npu_us']:,.0f} us of it in {_count(len(self.regions), 'region')}"
-        if self.unit is not None:
-            text += f", {totals['span']:,} {self.unit} on the NPU"
-            if self.ticks_per_us:
-                text += f" ({totals['span'] / self.ticks_per_us:,.1f} us)"
+        clocks = clocks_of(self.regions)
+        if len(clocks) > 1:
+            for driver, clock in clocks.items():
+                span = sum(region.span for region in self.regions if region.driver == driver)
+                text += f", {_time(span, *clock)} on '{driver}'"
+        elif self.unit is not None:
+            text += f", {_time(totals['span'], self.unit, self.ticks_per_us, ' on the NPU')}"
+            if totals["of_peak"] is not None:
+                text += f", {100 * totals['of_peak']:.1f} % of its peak"
         elif self.regions:
             text += "; the driver does not tell what its engines do"
+        if totals["scalar_share"] is not None:
+            text += (
+                f"; scalar code: {100 * totals['scalar_share']:.1f} % of {self.unit or 'its time'}"
+            )
         return text
 
     def to_dict(self) -> JsonObject:
@@ -216,6 +251,7 @@ class Profile:
             "regions": plain(self.regions),
             "events": plain(self.events),
             "ops": plain(self.ops),
+            "kernels": plain(self.kernels),
             "host": plain(self.host),
             "allocations": plain(self.allocations),
             "totals": plain(self.totals),
@@ -278,7 +314,7 @@ class Profile:
         events = tuple(_event(event) for event in data["events"])
         ops = tuple(_read(OpProfile, op) for op in data["ops"])
         if not all("attributed" in op for op in data["ops"]):  # An earlier release wrote it.
-            ops = _with_times(ops, events)
+            ops = _with_times(ops, events, {})
         return cls(
             data["unit"],
             data["ticks_per_us"],
@@ -299,6 +335,7 @@ class Profile:
             ops,
             tuple(_read(HostCall, call) for call in data["host"]),
             tuple(_read(Allocation, allocation) for allocation in data.get("allocations", ())),
+            tuple(_read(KernelProfile, kernel) for kernel in data.get("kernels", ())),
         )
 
     def to_trace(self) -> str:
@@ -357,13 +394,23 @@ def _length(calls: Iterable[Run | HostCall]) -> float:
     return round(sum(call.end_us - call.begin_us for call in calls), 3)
 
 
-def _ops(events: Sequence[Event]) -> tuple[OpProfile, ...]:
-    """Sum the events of each label, in the order in which they begin."""
-    total = sum(event.end - event.begin for event in events)
+def _ops(
+    events: Sequence[Event], drivers: Mapping[str, str], peaks: Mapping[str, float]
+) -> tuple[OpProfile, ...]:
+    """Sum the events of each label, in the order in which they begin.
+
+    `drivers`: by region, where shares are those of a driver's time.
+    `peaks`: by region, the operations of its device.
+    """
+    totals: Counter[str] = Counter()
+    for event in events:
+        totals[drivers.get(event.region, "")] += event.end - event.begin
     profiles = []
     for (region, label), op_events in by_op(events).items():
         op, variable = split_label(label)
         span = sum(event.end - event.begin for event in op_events)
+        total = totals[drivers.get(region, "")]
+        operations, active = sum(event.operations for event in op_events), active_of(op_events)
         profiles.append(
             OpProfile(
                 region=region,
@@ -376,19 +423,25 @@ def _ops(events: Sequence[Event]) -> tuple[OpProfile, ...]:
                 busy=busy_of(op_events),
                 traffic=traffic_of(op_events),
                 share=round(span / total, 6) if total else 0.0,
-                operations=sum(event.operations for event in op_events),
-                active=active_of(op_events),
+                operations=operations,
+                active=active,
+                of_peak=share_of_peak(operations, active, peaks[region]),
             )
         )
-    return _with_times(profiles, events)
+    return _with_times(profiles, events, drivers)
 
 
-def _with_times(ops: Iterable[OpProfile], events: Sequence[Event]) -> tuple[OpProfile, ...]:
+def _with_times(
+    ops: Iterable[OpProfile], events: Sequence[Event], drivers: Mapping[str, str]
+) -> tuple[OpProfile, ...]:
     """Give ops their shares of the whole time, and the engines that they waited for."""
     times, waits = attributed_to(events), waits_of(events)
-    total = sum(times.values())
+    totals: Counter[str] = Counter()
+    for (region, _), time in times.items():
+        totals[drivers.get(region, "")] += time
     timed = []
     for op in ops:
+        total = totals[drivers.get(op.region, "")]
         time = times.get((op.region, op.label), 0)
         share = round(time / total, 6) if total else 0.0
         op_waits = waits.get((op.region, op.label), {})
@@ -401,6 +454,11 @@ def _with_times(ops: Iterable[OpProfile], events: Sequence[Event]) -> tuple[OpPr
 
 def _pairs(traffic: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, int]]:
     return {name: (pair[0], pair[1]) for name, pair in traffic.items()}
+
+
+def _time(span: int, unit: str, ticks_per_us: float, where: str = "") -> str:
+    text = f"{span:,} {unit}{where}"
+    return f"{text} ({span / ticks_per_us:,.1f} us)" if ticks_per_us else text
 
 
 def _first_begin(region: JsonFields) -> float:

@@ -124,7 +124,9 @@ class Recorder:
             for name, value in after.items()
         }
         text = str(module["profile"]())
-        return {"symbol": symbol, "counters": grown, "profile": json.loads(text)}
+        driver = json.loads(module["manifest"]())["options"].get("driver", "")
+        record = {"symbol": symbol, "counters": grown, "profile": json.loads(text)}
+        return {**record, "driver": driver}
 
     def _stop(self) -> None:
         for module in self._regions.values():

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-from .parts import Event
+from .parts import Event, KernelProfile, RegionProfile
 
 Op = tuple[str, str | None]
 """An op of a profile: the symbol of its region, and its label."""
+
+SCALAR = ".scalar"
+"""How the name of an engine ends that stands for the scalar code of a program of instructions."""
 
 
 def busy_of(events: Iterable[Event]) -> dict[str, int]:
@@ -32,12 +36,78 @@ def traffic_of(events: Iterable[Event]) -> dict[str, tuple[int, int]]:
     return traffic
 
 
+def scalar_of(busy: Mapping[str, int]) -> int:
+    """Return how long engines worked as scalar code: the driver has an engine for it."""
+    return sum(time for engine, time in busy.items() if engine.endswith(SCALAR))
+
+
+def share_of_peak(operations: int, time: int, peak: float) -> float | None:
+    """Return operations as a share of those at the peak; None if either is not known."""
+    return round(operations / (time * peak), 6) if operations and time and peak else None
+
+
+def peak_of(region: RegionProfile) -> float:
+    """Return how many operations a region's device does per unit of time; 0: not known."""
+    return 0.0 if region.peaks is None else region.peaks.operations
+
+
+def peak_share(regions: Iterable[RegionProfile]) -> float | None:
+    """Return the operations of regions as a share of those at the peak; None: not known."""
+    known = [region for region in regions if region.of_peak]
+    operations = sum(region.operations for region in known)
+    return share_of_peak(operations, 1, sum(region.span * peak_of(region) for region in known))
+
+
+def is_program(region: RegionProfile) -> bool:
+    """Whether a region is a program of instructions, whose driver counts scalar code."""
+    return any(counter.endswith(SCALAR) for counter in region.counters)
+
+
+def scalar_time(regions: Iterable[RegionProfile]) -> int | None:
+    """Return how long programs of instructions ran scalar code; None if no region is one."""
+    programs = [scalar_of(region.busy) for region in regions if is_program(region)]
+    return sum(programs) if programs else None
+
+
+def scalar_share(regions: Sequence[RegionProfile]) -> float | None:
+    """Return the share of scalar code in the time of programs of instructions."""
+    time = scalar_time(regions)
+    span = sum(region.span for region in regions if is_program(region))
+    return None if time is None else round(time / max(span, 1), 6)
+
+
 def by_op(events: Iterable[Event]) -> dict[Op, list[Event]]:
     """Return the events of each op."""
     groups: dict[Op, list[Event]] = {}
     for event in events:
         groups.setdefault((event.region, event.label), []).append(event)
     return groups
+
+
+def kernels_of(events: Sequence[Event], peaks: Mapping[str, float]) -> Iterator[KernelProfile]:
+    """Sum the events of each kernel, in the order in which they begin.
+
+    `peaks`: of the regions that are programs of kernels, their peaks of operations.
+    """
+    groups: dict[tuple[str, str | None, str], list[Event]] = {}
+    for event in events:
+        if event.region in peaks:
+            groups.setdefault((event.region, event.label, event.name), []).append(event)
+    # Time is divided among kernels as among ops.
+    as_ops = [
+        replace(event, label=f"{event.label} {event.name}")
+        for event in events
+        if event.region in peaks
+    ]
+    times = attributed_to(as_ops)
+    total = sum(times.values())
+    for (region, label, name), own in groups.items():
+        busy, active = busy_of(own), active_of(own)
+        operations = sum(event.operations for event in own)
+        time = times.get((region, f"{label} {name}"), 0)
+        share = round(time / total, 6) if total else 0.0
+        peak = share_of_peak(operations, active, peaks[region])
+        yield KernelProfile(region, label, name, busy, operations, active, time, share, peak)
 
 
 def active_of(events: Iterable[Event]) -> int:

@@ -15,13 +15,14 @@ import tvm_ffi
 from tvm import relax
 
 from ..ir.calls import Constant
+from ..ir.sessions import with_functions_of_states
 from ..libraries.linking import drop_empty_source, link_artifacts
 from ..passes import for_host, is_opaque, simplify
 from ..settings.options import Options, Source
 from ..shared.backend import BACKEND, PACKAGE, vendor
 from ..shared.entry_points import entry_point
 from ..table.patterns import TABLE
-from . import Partitioner
+from .in_order import partition_in_order
 from .overlap import overlapping_pipeline
 
 Params = Mapping[Any, object]
@@ -45,7 +46,8 @@ def partition_for(
     recorder = None
     if calibration_data is not None:
         recorder = entry_point("Recorder")(mod, calibration_data, loaded)
-    return for_host(Partitioner(mod, TABLE, loaded, recorder).run(), TABLE)
+    mod = partition_in_order(mod, TABLE, loaded, recorder)
+    return with_functions_of_states(for_host(mod, TABLE))
 
 
 def compile_for(

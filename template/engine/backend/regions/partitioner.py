@@ -61,7 +61,7 @@ class Partitioner:
             self._check_bounds()
         for global_var, function in own.items():
             name = global_var.name_hint
-            self._records.enter(name, function.body, self._bounds.get(name, {}))
+            self._records.enter(name, function, self._bounds.get(name, {}))
             if recursive is None:
                 functions[global_var] = self._rewrite_function(function)
             else:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypedDict
@@ -14,7 +13,10 @@ from tvm import relax
 from ..ir.amounts import Amounts, total
 from ..ir.origins import is_named, origin_of
 from ..ir.run_time_sizes import is_copy
+from ..ir.states import bytes_of_states, variables_of
+from ..ir.weights import shared_by_functions
 from ..passes import bound_values, is_opaque
+from ..report.names import Names
 from ..report.report import ATTRIBUTE, Border, OpPlacement, RegionPlacement, Report, offload_report
 from ..shared.backend import BACKEND
 from ..table.reasons import Code, Reason
@@ -39,11 +41,16 @@ class Where(TypedDict, total=False):
     types: Types
 
 
+_NOTE = "note: "
+"""How a sentence of a driver begins that is no warning."""
+
+
 class _Region(NamedTuple):
     composites: tuple[str, ...]
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
     warnings: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def _placed(symbol: str, ops: Sequence[OpPlacement], region: _Region) -> RegionPlacement:
@@ -79,38 +86,6 @@ def _with_earlier_reads(ops: Sequence[OpPlacement], earlier: Report) -> list[OpP
     ]
 
 
-_VARIABLE = re.compile(r"(?<=\w \()\w+(?=\))|(?<=')\w+(?=' inside of it)")
-"""Matches a variable in a sentence of the engine or a driver: "relax.add (lv)". Other names in
-quotes are those of an op's arguments."""
-
-
-class Names:
-    """Puts the names of the author instead of variables into sentences."""
-
-    def __init__(self, ops: Sequence[OpPlacement]) -> None:
-        self._names = {
-            (op.function, op.name): op.origin.module or op.origin.name for op in ops if op.origin
-        }
-
-    def named(self, function: str, sentence: str) -> str:
-        """Return a sentence about an op of a function."""
-        return _VARIABLE.sub(
-            lambda match: self._names.get((function, match[0]), match[0]), sentence
-        )
-
-    def of_op(self, op: OpPlacement) -> OpPlacement:
-        """Return an op with such sentences."""
-        if not op.reason and not op.wider:
-            return op
-        reason, wider = (text and self.named(op.function, text) for text in (op.reason, op.wider))
-        return replace(op, reason=reason, wider=wider)
-
-    def of_region(self, region: RegionPlacement) -> RegionPlacement:
-        """Return a region with such sentences."""
-        told = tuple(self.named(region.function, text) for text in region.warnings)
-        return replace(region, warnings=told)
-
-
 class Records:
     """The ops of one canonicalized module, and what the driver declined."""
 
@@ -120,19 +95,22 @@ class Records:
         self._details = Details({}, {})
         self.ops: list[OpPlacement] = []
         self._regions: dict[str, _Region] = {}
+        self._states: dict[relax.Expr, str] = {}
         self.declines: list[str] = []
         self._mod = mod
         self._earlier = _earlier_report(mod)
         self._symbols = dict(self._earlier.symbols)
         self._offloaded = self._earlier.offloaded
 
-    def enter(self, name: str, body: relax.SeqExpr, bounds: Mapping[str, int]) -> None:
+    def enter(self, name: str, function: relax.Function, bounds: Mapping[str, int]) -> None:
         """Go on with another function."""
         self.function = name
         self._amounts = Amounts(bounds)
         self._symbols.update(bounds)
         places = {op.name: at for at, op in enumerate(self._offloaded) if op.function == name}
-        self._details = Details(bound_values(body), places)
+        values = bound_values(function.body)
+        self._details = Details(values, places)
+        self._states = variables_of(function, values)
 
     def report(self) -> Report:
         """Return the report; ops that an earlier partitioning put on the NPU come first."""
@@ -147,6 +125,8 @@ class Records:
             tuple(map(names.of_op, ops)),
             (*self._earlier.regions, *map(names.of_region, regions)),
             dict(sorted(self._symbols.items())),
+            states=bytes_of_states(self._mod),
+            shared=max(self._earlier.shared, shared_by_functions(self._mod)),
         )
 
     def add_region(
@@ -162,11 +142,14 @@ class Records:
             tuple(self._border(value) for value in values if isinstance(value.ty, relax.TensorType))
             for values in (inputs, outputs)
         ]
-        self._regions[symbol] = _Region(tuple(composites), borders[0], borders[1], tuple(warnings))
+        told = tuple(text for text in warnings if not text.startswith(_NOTE))
+        notes = tuple(text.removeprefix(_NOTE) for text in warnings if text.startswith(_NOTE))
+        self._regions[symbol] = _Region(tuple(composites), borders[0], borders[1], told, notes)
 
     def _border(self, expr: relax.Expr) -> Border:
         name = str(expr.name) if isinstance(expr, relax.Var) else "a constant"
-        return Border(name, self._details.type_of(expr), self._amounts.bytes_of(expr))
+        size = self._amounts.bytes_of(expr)
+        return Border(name, self._details.type_of(expr), size, self._states.get(expr))
 
     def on_host(self, but: Sequence[str] = ()) -> list[OpPlacement]:
         """Return the ops on the host that compute something."""

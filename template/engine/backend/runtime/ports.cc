@@ -88,6 +88,41 @@ RuntimePort ReadPort(const json::Object& object, const std::vector<Argument>& ar
   return port;
 }
 
+bool HasSameType(const Argument& one, const Argument& other) {
+  const auto is_same = [](const ExpectedDim& a, const ExpectedDim& b) {
+    return a.factor == b.factor && a.symbol == b.symbol;
+  };
+  return one.is_tensor && other.is_tensor && one.driver_dtype == other.driver_dtype &&
+         std::equal(one.dims.begin(), one.dims.end(), other.dims.begin(), other.dims.end(),
+                    is_same);
+}
+
+std::vector<RuntimeState> ReadStates(const json::Array& pairs, const Signature& signature) {
+  std::vector<RuntimeState> states;
+  const std::vector<Argument>& arguments = signature.arguments();
+  const size_t first_output = signature.input_count();
+  for (const ffi::Any& pair : pairs) {
+    const auto numbers = pair.cast<json::Array>();
+    if (numbers.size() != 2) Corrupt("have a state that is no pair");
+    const auto input = static_cast<uint64_t>(numbers[0].cast<int64_t>());
+    const auto output = static_cast<uint64_t>(numbers[1].cast<int64_t>());
+    if (input >= first_output || output >= arguments.size() - first_output) {
+      Corrupt("have a state of an argument that does not exist");
+    }
+    const RuntimeState state = {input, first_output + output};
+    if (!HasSameType(arguments[state.input], arguments[state.output])) {
+      Corrupt("have a state whose values differ in type or shape");
+    }
+    for (const RuntimeState& other : states) {
+      if (other.input == state.input || other.output == state.output) {
+        Corrupt("have two states of one argument");
+      }
+    }
+    states.push_back(state);
+  }
+  return states;
+}
+
 }  // namespace
 
 RuntimePorts::RuntimePorts(std::string_view text, const Signature& signature) {
@@ -96,6 +131,10 @@ RuntimePorts::RuntimePorts(std::string_view text, const Signature& signature) {
   const std::vector<Argument>& arguments = signature.arguments();
   const size_t first_output = signature.input_count();
   try {
+    if (root.count(ffi::String("states")) != 0) {
+      states_ = ReadStates(root[ffi::String("states")].cast<json::Array>(), signature);
+      if (root.count(ffi::String("inputs")) == 0) return;
+    }
     for (const ffi::Any& port : root[ffi::String("inputs")].cast<json::Array>()) {
       ports_.push_back(ReadPort(port.cast<json::Object>(), arguments, 0, first_output));
     }

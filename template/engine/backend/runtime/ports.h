@@ -31,6 +31,12 @@ struct RuntimePort {
   Order order;
 };
 
+/*! \brief A state that the program updates: the indices of its values in the signature. */
+struct RuntimeState {
+  size_t input = 0;
+  size_t output = 0;
+};
+
 /*! \brief The inputs and outputs of a program, in its order; inputs first. */
 class RuntimePorts {
  public:
@@ -40,9 +46,12 @@ class RuntimePorts {
 
   const std::vector<RuntimePort>& ports() const { return ports_; }
   size_t input_count() const { return input_count_; }
+  /*! \brief The states, whose values may have one buffer before and after the call. */
+  const std::vector<RuntimeState>& states() const { return states_; }
 
  private:
   std::vector<RuntimePort> ports_;
+  std::vector<RuntimeState> states_;
   size_t input_count_ = 0;
 };
 

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -39,6 +40,7 @@
 #include "names.h"
 #include "object_file.h"
 #include "ports.h"
+#include "sessions.h"
 #include "signature.h"
 #include "user_error.h"
 
@@ -90,32 +92,45 @@ struct Manifest {
   }
 };
 
-/*! \brief An artifact in memory, checked and split into its sections. */
+/*! \brief An artifact in memory, checked. */
 struct Region {
-  /*! \brief Refers to aligned bytes that `owner` keeps. */
-  Region(std::string_view bytes, std::shared_ptr<const void> owner)
-      : owner(std::move(owner)),
-        bytes(bytes),
-        artifact(ReadArtifact(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size())),
+  explicit Region(const Artifact& artifact)
+      : artifact(artifact),
         manifest(artifact.manifest),
         signature(manifest.symbol, artifact.graph),
         ports(artifact.ports, signature) {}
 
+  const Artifact artifact;
+  const Manifest manifest;
+  const Signature signature;
+  const RuntimePorts ports;
+};
+
+/*! \brief An artifact or a bundle in memory, checked and split into its sections. */
+struct Holder {
+  /*! \brief Refers to aligned bytes that `owner` keeps. */
+  Holder(std::string_view bytes, std::shared_ptr<const void> owner)
+      : owner(std::move(owner)),
+        bytes(bytes),
+        artifacts(ReadArtifacts(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size())) {
+    for (const Artifact& artifact : artifacts) regions.emplace_back(artifact);
+  }
+
   /*! \brief Copies bytes. */
-  static std::shared_ptr<const Region> Copy(const ffi::Bytes& bytes) {
+  static std::shared_ptr<const Holder> Copy(const ffi::Bytes& bytes) {
     auto copy = std::make_shared<const AlignedMemory>(bytes.size());
     std::memcpy(copy->data(), bytes.data(), bytes.size());
-    return std::make_shared<const Region>(copy->view(), copy);
+    return std::make_shared<const Holder>(copy->view(), copy);
   }
 
   /*! \brief Refers to the bytes in a tensor, which is aligned and keeps them. */
-  static std::shared_ptr<const Region> Refer(const ffi::Tensor& tensor) {
+  static std::shared_ptr<const Holder> Refer(const ffi::Tensor& tensor) {
     const auto* data = static_cast<const char*>(tensor.data_ptr());
-    return std::make_shared<const Region>(std::string_view(data, tensor.numel()),
+    return std::make_shared<const Holder>(std::string_view(data, tensor.numel()),
                                           std::make_shared<const ffi::Tensor>(tensor));
   }
 
-  /*! \brief The name of the function by which a library returns the address of its artifact. */
+  /*! \brief The name of the function by which a library returns the address of these bytes. */
   std::string FunctionName() const {
     char checksum[17];
     auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
@@ -123,12 +138,45 @@ struct Region {
     return kArtifactFunction + std::string(checksum);
   }
 
+  /*! \brief A reference to all, or to one of a bundle. */
+  ArtifactReference Reference(size_t index) const {
+    auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+    ArtifactReference reference = {FunctionName(), bytes.size(), StoredChecksum(data)};
+    if (regions.size() > 1) reference.index = index;
+    return reference;
+  }
+
   const std::shared_ptr<const void> owner;
   const std::string_view bytes;
-  const Artifact artifact;
-  const Manifest manifest;
-  const Signature signature;
-  const RuntimePorts ports;
+  const std::vector<Artifact> artifacts;
+  std::deque<Region> regions;
+};
+
+/*! \brief The bundles of this process, so that the regions of one check and hold it once. */
+class KnownBundles {
+ public:
+  static void Add(const std::shared_ptr<const Holder>& bundle) {
+    std::lock_guard<std::mutex> lock(Mutex());
+    Map()[bundle->Reference(0).checksum] = bundle;
+  }
+
+  /*! \brief The bundle with this checksum, at an address if one is given; else null. */
+  static std::shared_ptr<const Holder> Find(uint64_t checksum, size_t size, const void* address) {
+    std::lock_guard<std::mutex> lock(Mutex());
+    std::shared_ptr<const Holder> found = Map()[checksum].lock();
+    if (found == nullptr || found->bytes.size() != size) return nullptr;
+    return address == nullptr || address == found->bytes.data() ? found : nullptr;
+  }
+
+ private:
+  static std::mutex& Mutex() {
+    static auto* mutex = new std::mutex;
+    return *mutex;
+  }
+  static std::map<uint64_t, std::weak_ptr<const Holder>>& Map() {
+    static auto* map = new std::map<uint64_t, std::weak_ptr<const Holder>>;
+    return *map;
+  }
 };
 
 ffi::String TextOf(const char* text) { return text == nullptr ? "" : text; }
@@ -136,7 +184,7 @@ ffi::String TextOf(const char* text) { return text == nullptr ? "" : text; }
 constexpr char kAbout[] = ": the artifact ";
 
 /*!
- * \brief An artifact that TVM links into a library as an object file.
+ * \brief An artifact, or a bundle, that TVM links into a library as an object file.
  *
  * TVM copies the bytes of modules several times when it loads a library. A linked artifact is
  * mapped, and shared by all processes that run it. The library then replaces this module: both have
@@ -145,8 +193,11 @@ constexpr char kAbout[] = ": the artifact ";
 class ArtifactModule : public ffi::ModuleObj {
  public:
   /*! \brief Without a processor, the artifact cannot be linked, and TVM keeps its bytes. */
-  ArtifactModule(std::shared_ptr<const Region> region, std::optional<Processor> processor)
-      : region_(std::move(region)), processor_(processor) {}
+  ArtifactModule(std::shared_ptr<const Holder> holder, std::optional<Processor> processor)
+      : holder_(std::move(holder)), processor_(processor) {}
+
+  /*! \brief Lets it be linked for a processor. */
+  void SetProcessor(Processor processor) { processor_ = processor; }
 
   const char* kind() const final { return kArtifactKind; }
 
@@ -156,9 +207,9 @@ class ArtifactModule : public ffi::ModuleObj {
   }
 
   ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
-    if (name != region_->FunctionName()) return std::nullopt;
-    return ffi::Function::FromTyped([region = region_] {
-      return const_cast<void*>(static_cast<const void*>(region->bytes.data()));
+    if (name != holder_->FunctionName()) return std::nullopt;
+    return ffi::Function::FromTyped([holder = holder_] {
+      return const_cast<void*>(static_cast<const void*>(holder->bytes.data()));
     });
   }
 
@@ -172,35 +223,44 @@ class ArtifactModule : public ffi::ModuleObj {
                                 << "RunCodegen and tvm.compile to keep it inside of its module";
     }
     // The linker looks up the function that TVM would call.
-    std::string function = ffi::symbol::tvm_ffi_symbol_prefix + region_->FunctionName();
-    if (!WriteObjectFile(name, *processor_, function, region_->bytes)) {
+    std::string function = ffi::symbol::tvm_ffi_symbol_prefix + holder_->FunctionName();
+    if (!WriteObjectFile(name, *processor_, function, holder_->bytes)) {
       TVM_FFI_THROW(RuntimeError) << kBackend << ": '" << name
                                   << "' cannot be written: " << std::strerror(errno);
     }
   }
 
   ffi::Bytes SaveToBytes() const final {
-    return ffi::Bytes(region_->bytes.data(), region_->bytes.size());
+    return ffi::Bytes(holder_->bytes.data(), holder_->bytes.size());
   }
 
   static ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
     return Translated<ArtifactError>(kAbout, [&] {
-      return ffi::Module(ffi::make_object<ArtifactModule>(Region::Copy(bytes), std::nullopt));
+      auto holder = Holder::Copy(bytes);
+      if (holder->regions.size() > 1) KnownBundles::Add(holder);
+      return ffi::Module(ffi::make_object<ArtifactModule>(std::move(holder), std::nullopt));
     });
   }
 
  private:
-  std::shared_ptr<const Region> region_;
+  std::shared_ptr<const Holder> holder_;
   std::optional<Processor> processor_;
 };
 
 /*! \brief One compiled region, and its program once it is needed. */
 class RegionModule : public ffi::ModuleObj {
  public:
-  explicit RegionModule(std::shared_ptr<const Region> region) : region_(std::move(region)) {
-    resolved_.store(region_.get());
+  explicit RegionModule(std::shared_ptr<const Holder> holder)
+      : RegionModule(std::move(holder), 0) {}
+  /*! \brief A region of a bundle. The first imports it, so that TVM saves it: it cannot save a
+   *  module that several others import. */
+  RegionModule(std::shared_ptr<const Holder> holder, size_t index, ffi::Module bundle)
+      : RegionModule(std::move(holder), index) {
+    bundle_ = std::move(bundle);
+    if (index == 0) ImportModule(*bundle_);
+    is_apart_ = true;
   }
-  /*! \brief A region whose artifact is in the first import. */
+  /*! \brief A region whose artifact is in an import. */
   explicit RegionModule(ArtifactReference reference)
       : reference_(std::move(reference)), is_apart_(true) {}
 
@@ -271,16 +331,30 @@ class RegionModule : public ffi::ModuleObj {
  private:
   static ffi::String Text(std::string_view text) { return ffi::String(text.data(), text.size()); }
 
-  ffi::Bytes Whole() const { return ffi::Bytes(Get().bytes.data(), Get().bytes.size()); }
+  RegionModule(std::shared_ptr<const Holder> holder, size_t index)
+      : reference_(holder->Reference(index)), holder_(std::move(holder)) {
+    resolved_.store(&holder_->regions[index]);
+  }
+
+  /*! \brief The artifact, also of a region that is stored in a bundle. */
+  ffi::Bytes Whole() const {
+    const Artifact& artifact = Get().artifact;
+    return reference_.index.has_value() ? ffi::Bytes(WriteArtifact(artifact))
+                                        : ffi::Bytes(holder_->bytes.data(), holder_->bytes.size());
+  }
 
   ffi::Map<ffi::String, int64_t> Sizes() const {
     const Artifact& artifact = Get().artifact;
     ffi::Map<ffi::String, int64_t> sizes = {
         {"manifest", static_cast<int64_t>(artifact.manifest.size())},
         {"graph", static_cast<int64_t>(artifact.graph.size())},
-        {"program", static_cast<int64_t>(artifact.program.size())},
+        {"program", static_cast<int64_t>(SizeOf(artifact.program))},
     };
     if (!artifact.ports.empty()) sizes.Set("ports", static_cast<int64_t>(artifact.ports.size()));
+    if (reference_.index.has_value()) {
+      const size_t shared = SharedSize(holder_->artifacts, *reference_.index);
+      sizes.Set("shared", static_cast<int64_t>(shared));
+    }
     return sizes;
   }
 
@@ -290,13 +364,13 @@ class RegionModule : public ffi::ModuleObj {
     const Region* region = resolved_.load(std::memory_order_acquire);
     if (region != nullptr) return *region;
     std::lock_guard<std::mutex> lock(mutex_);
-    if (region_ == nullptr)
-      region_ = Translated<ArtifactError>(kAbout, [this] { return FindRegion(); });
-    resolved_.store(region_.get(), std::memory_order_release);
-    return *region_;
+    if (holder_ == nullptr)
+      holder_ = Translated<ArtifactError>(kAbout, [this] { return FindHolder(); });
+    resolved_.store(&holder_->regions[reference_.index.value_or(0)], std::memory_order_release);
+    return *resolved_.load();
   }
 
-  std::shared_ptr<const Region> FindRegion() const {
+  std::shared_ptr<const Holder> FindHolder() const {
     // Corrupt bytes must not select an arbitrary function.
     if (reference_.function.rfind(kArtifactFunction, 0) != 0) {
       throw ArtifactError("is corrupt: it refers to no artifact");
@@ -309,20 +383,39 @@ class RegionModule : public ffi::ModuleObj {
       if (StoredChecksum(data) != reference_.checksum) {
         throw ArtifactError("is corrupt: the library holds a different artifact in its place");
       }
-      std::string_view bytes(reinterpret_cast<const char*>(data), reference_.size);
-      return std::make_shared<const Region>(bytes, std::make_shared<ffi::Module>(module));
+      auto holder = KnownBundles::Find(reference_.checksum, reference_.size, data);
+      if (holder == nullptr) {
+        std::string_view bytes(reinterpret_cast<const char*>(data), reference_.size);
+        holder = std::make_shared<const Holder>(bytes, std::make_shared<ffi::Module>(module));
+        if (holder->regions.size() > 1) KnownBundles::Add(holder);
+      }
+      return WithPart(std::move(holder));
+    }
+    if (reference_.index.has_value()) {
+      auto holder = KnownBundles::Find(reference_.checksum, reference_.size, nullptr);
+      if (holder != nullptr) return WithPart(std::move(holder));
     }
     throw ArtifactError("is not in the library that refers to it; export the library again");
   }
 
-  /*! \brief Lets TVM link the artifact; false for unknown processors. */
+  std::shared_ptr<const Holder> WithPart(std::shared_ptr<const Holder> holder) const {
+    const size_t count = holder->regions.size();
+    if ((count > 1) != reference_.index.has_value() || reference_.index.value_or(0) >= count) {
+      throw ArtifactError("is corrupt: the library has no such part of a bundle");
+    }
+    return holder;
+  }
+
+  /*! \brief Lets TVM link the artifact, or the bundle; false for unknown processors. */
   bool LinkApart(const std::string& triple) {
     std::optional<Processor> processor = FindProcessor(triple);
+    if (processor.has_value() && bundle_.has_value()) {
+      static_cast<ArtifactModule*>(bundle_->operator->())->SetProcessor(*processor);
+      // Each region finds the library as an import, which is no module to save.
+      if (imports().empty()) ImportModule(*bundle_);
+    }
     if (!processor.has_value() || is_apart_) return is_apart_;
-    const Region& region = Get();
-    reference_ = {region.FunctionName(), region.bytes.size(),
-                  StoredChecksum(reinterpret_cast<const uint8_t*>(region.bytes.data()))};
-    ImportModule(ffi::Module(ffi::make_object<ArtifactModule>(region_, *processor)));
+    ImportModule(ffi::Module(ffi::make_object<ArtifactModule>(holder_, *processor)));
     return is_apart_ = true;
   }
 
@@ -363,11 +456,18 @@ class RegionModule : public ffi::ModuleObj {
   };
 
   /*! \brief A request with the buffers of a call. */
-  Lease Bind(const Signature& signature, const npu_buffer* buffers) {
-    RefuseAliases(signature, buffers);
+  Lease Bind(const Signature& signature, npu_buffer* buffers) {
+    const RuntimePorts& ports = Get().ports;
+    for (const RuntimeState& state : ports.states()) {
+      const size_t result = state.output - signature.input_count();
+      npu_buffer& output = buffers[state.output];
+      if (UpdatesInPlace(buffers[state.input].data, state.input, result, output.data)) {
+        output.data = buffers[state.input].data;
+      }
+    }
+    RefuseAliases(signature, ports.states(), buffers);
     Lease request(Load()->Acquire());
     const npu_run_api& driver = request->program->driver();
-    const RuntimePorts& ports = Get().ports;
     if (!ports.ports().empty()) {
       BindPorts(signature, ports, buffers, request.get());
       return request;
@@ -410,8 +510,9 @@ class RegionModule : public ffi::ModuleObj {
   }
 
   /*! \brief Throws if an output overlaps with another argument: a driver may write outputs while it
-   *  still reads inputs. */
-  static void RefuseAliases(const Signature& signature, const npu_buffer* buffers) {
+   *  still reads inputs. Only the values of a state may have one buffer. */
+  static void RefuseAliases(const Signature& signature, const std::vector<RuntimeState>& states,
+                            const npu_buffer* buffers) {
     const std::vector<Argument>& arguments = signature.arguments();
     auto begin_of = [](const npu_buffer& buffer) { return static_cast<const char*>(buffer.data); };
     for (size_t i = signature.input_count(); i < arguments.size(); ++i) {
@@ -422,6 +523,11 @@ class RegionModule : public ffi::ModuleObj {
         if (!arguments[k].is_tensor) continue;
         const char* begin_k = begin_of(buffers[k]);
         if (begin_k >= end || begin_k + buffers[k].bytes <= begin) continue;
+        const bool is_state =
+            begin_k == begin && std::any_of(states.begin(), states.end(), [&](const auto& state) {
+              return state.input == k && state.output == i;
+            });
+        if (is_state) continue;
         TVM_FFI_THROW(ValueError) << signature.Describe(arguments[i]) << " shares memory with '"
                                   << arguments[k].name << "'; an output needs memory of its own";
       }
@@ -460,11 +566,13 @@ class RegionModule : public ffi::ModuleObj {
 
   /*! \brief The artifact's place in a library, if one holds it. */
   ArtifactReference reference_;
+  /*! \brief The module of its bundle, where this was compiled. */
+  std::optional<ffi::Module> bundle_;
   /*! \brief Whether TVM saves the reference in place of the artifact. */
   bool is_apart_ = false;
   int64_t device_ = GetDevice();
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<const Region> region_;
+  mutable std::shared_ptr<const Holder> holder_;
   mutable std::atomic<const Region*> resolved_{nullptr};
   std::unique_ptr<LoadedProgram> owned_;
   std::atomic<LoadedProgram*> loaded_{nullptr};
@@ -473,16 +581,34 @@ class RegionModule : public ffi::ModuleObj {
 ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
   return Translated<ArtifactError>(kAbout, [&] {
     auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-    return IsReference(data, bytes.size())
-               ? ffi::Module(ffi::make_object<RegionModule>(ReadReference(data, bytes.size())))
-               : ffi::Module(ffi::make_object<RegionModule>(Region::Copy(bytes)));
+    if (IsReference(data, bytes.size())) {
+      return ffi::Module(ffi::make_object<RegionModule>(ReadReference(data, bytes.size())));
+    }
+    auto holder = Holder::Copy(bytes);
+    if (holder->regions.size() > 1) {
+      throw ArtifactError("is a bundle of several regions, which a library refers to");
+    }
+    return ffi::Module(ffi::make_object<RegionModule>(std::move(holder)));
   });
 }
 
-/*! \brief Loads an artifact from the codegen's tensor, without a copy. */
-ffi::Module LoadFromTensor(const ffi::Tensor& tensor) {
-  return Translated<ArtifactError>(
-      kAbout, [&] { return ffi::Module(ffi::make_object<RegionModule>(Region::Refer(tensor))); });
+/*! \brief The regions of an artifact or a bundle: in bytes, or in the codegen's tensor, which is
+ * not copied. */
+ffi::Array<ffi::Module> LoadRegions(const ffi::Any& given) {
+  return Translated<ArtifactError>(kAbout, [&] {
+    const auto tensor = given.as<ffi::Tensor>();
+    const auto holder =
+        tensor.has_value() ? Holder::Refer(*tensor) : Holder::Copy(given.cast<ffi::Bytes>());
+    if (holder->regions.size() == 1) {
+      return ffi::Array<ffi::Module>{ffi::Module(ffi::make_object<RegionModule>(holder))};
+    }
+    const ffi::Module bundle(ffi::make_object<ArtifactModule>(holder, std::nullopt));
+    ffi::Array<ffi::Module> modules;
+    for (size_t i = 0; i < holder->regions.size(); ++i) {
+      modules.push_back(ffi::Module(ffi::make_object<RegionModule>(holder, i, bundle)));
+    }
+    return modules;
+  });
 }
 
 /*! \brief The drivers here and their self-descriptions, the vendor's first. */
@@ -551,7 +677,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def((std::string("runtime.") + kClassName + "JSONRuntimeCreate").c_str(), LoadFromBytes)
       .def((std::string("ffi.Module.load_from_bytes.") + kArtifactKind).c_str(),
            ArtifactModule::LoadFromBytes)
-      .def(GlobalName("runtime.load_from_tensor").c_str(), LoadFromTensor)
+      .def(GlobalName("runtime.load_regions").c_str(), LoadRegions)
       .def(GlobalName("runtime.info").c_str(), Info)
       .def(GlobalName("runtime.drivers").c_str(), Drivers)
       .def(GlobalName("runtime.fail_next").c_str(), FailNext)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from ..shared.constraints import Constraint
+from ..shared.constraints import Constraint, InOrder
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,7 +28,7 @@ def option_field(
     group: str,
     default: object,
     about: str,
-    allowed: Constraint | None = None,
+    allowed: Constraint | InOrder | None = None,
     advise: Callable[[object], str] | None = None,
 ) -> Any:
     """Return a dataclass field that describes an option."""

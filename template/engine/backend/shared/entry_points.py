@@ -20,6 +20,8 @@ ENTRY_POINTS = {
     "read_vendor_cases": "conformance.case_files",
     "run_compare": "commands.comparing",
     "run_drift": "drift.drifting",
+    "run_tune": "isa_emulator.tune",
+    "times_of": "isa_emulator.times",
     "write_page": "page",
 }
 """The module of each name, in the workbench."""

@@ -240,7 +240,7 @@ REFUSED = {
         "format version 1, which is older.*compile the model again",
     ),
     "a newer version": (
-        lambda data, parts: with_header(data, version=parts.version + 1),
+        lambda data, parts: with_header(data, version=parts.version + 2),
         "which is newer.*update this backend",
     ),
     "other bytes": (lambda data, parts: b"\x7fELF" * 100, "does not begin as an artifact does"),
@@ -422,6 +422,26 @@ FORGED_PORTS = {
         "another number of outputs",
     ),
 }
+
+
+def forge_states(*states):
+    """Make an artifact whose ports have these states."""
+    ports = json.dumps({"states": states}).encode()
+    return lambda data, parts: replace(parts, ports=ports).write()
+
+
+FORGED_PORTS.update(
+    {
+        "a state that is no pair": (forge_states([0]), "a state that is no pair"),
+        "a state of texts": (forge_states(["0", "0"]), "ports were not written"),
+        "a state of no input": (forge_states([1000, 0]), "an argument that does not exist"),
+        "a state of no output": (forge_states([0, -1]), "an argument that does not exist"),
+        "a state twice": (
+            forge_states([0, 0], [0, 0]),
+            "two states of one argument|values differ in type or shape",
+        ),
+    }
+)
 REFUSED.update({f"ports: {name}": case for name, case in FORGED_PORTS.items()})
 
 

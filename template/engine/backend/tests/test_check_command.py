@@ -23,6 +23,7 @@ from support import TABLE, needs_wheel, run_command
 DRIVER = Options.load(None).driver
 PACKAGE = backend.__name__
 IS_EDITABLE = Path(backend.__file__).parent.parent.name == "python"
+NO_COPY = "an editable install answers for the package before any copy of it"
 
 
 def python(*arguments, **environment):
@@ -150,6 +151,7 @@ for use in (
 
 
 @needs_wheel
+@pytest.mark.skipif(IS_EDITABLE, reason=NO_COPY)
 def test_a_customers_package_works_without_the_workbench(tmp_path):
     """And it says what needs it."""
     installed = Path(backend.__file__).parent
@@ -197,8 +199,9 @@ for name in backend.__all__:
 """
     code, out, errors = python("-c", code, TVM_USE_RUNTIME_LIB="1")
     assert (code, errors) == (0, "")
-    at_home = ("Artifact", "read_artifacts", "Profile", "profile")
-    names = [name for name in backend.__all__ if name not in at_home]
+    of_runtime = {"Artifact", "read_artifacts", "Profile", "profile"}
+    of_runtime |= {"Conversation", "Session", "State", "states"}
+    names = [name for name in backend.__all__ if name not in of_runtime]
     for name, line in zip(names, out.splitlines(), strict=True):
         assert line.startswith(f"{name} needs the compiler")
         assert "TVM_USE_RUNTIME_LIB" in line
@@ -258,7 +261,7 @@ def test_another_tvm_ffi_is_refused_in_a_sentence():
 def broken(tmp_path):
     """Copy the package to where it is found first, for tests to break it."""
     if IS_EDITABLE:
-        pytest.skip("an editable install answers for the package before any copy of it")
+        pytest.skip(NO_COPY)
     copy = tmp_path / PACKAGE
     shutil.copytree(Path(backend.__file__).parent, copy)
     return copy
@@ -354,3 +357,26 @@ def test_an_unknown_command_is_refused():
     code, _, errors = run_command("chekc")
     assert code == 2
     assert "check" in errors
+
+
+def test_a_library_of_another_version_is_refused(monkeypatch):
+    for role in _library.loaded:
+        _library.require_functions(role)
+    monkeypatch.setitem(_library.FUNCTIONS, "runtime", ("runtime.info", "runtime.of_tomorrow"))
+    with pytest.raises(_library.LoadError) as caught:
+        _library.require_functions("runtime")
+    assert str(caught.value).startswith(
+        f"The runtime library of {PACKAGE} was built of another version than its Python files: it "
+        "has no function 'runtime.of_tomorrow'. Build "
+    )
+
+
+def test_the_functions_that_libraries_must_have_are_those_that_python_calls():
+    called = {
+        name
+        for path in Path(_library.__file__).parents[1].rglob("*.py")
+        if "tests" not in path.parts
+        for name in re.findall(r'\{BACKEND\}\.((?:runtime|codegen)\.\w+)"', path.read_text())
+    }
+    wanted = {name for names in _library.FUNCTIONS.values() for name in names}
+    assert wanted - {"session.open"} == called

@@ -152,7 +152,7 @@ def buffer_of(array):
     return Buffer(size, 0, array.ndim, dims, array.ctypes.data, array.nbytes)
 
 
-ROLES = {"driver": "vendor", "emulator": "emulator"}
+ROLES = {"driver": "vendor", "second": "second", "emulator": "emulator"}
 each_driver = pytest.mark.parametrize("role", [role for role in ROLES if _library.find(role)])
 
 

@@ -14,7 +14,7 @@ import backend
 import support
 from backend.engine.backend.ir.amounts import Amounts
 from backend.engine.backend.ir.origins import Origin
-from backend.engine.backend.regions.records import Names
+from backend.engine.backend.report.names import Names
 from backend.engine.backend.report.report import Border, OpPlacement, RegionPlacement, Report
 from backend.engine.backend.report.sdk_start import sdk_start_remedy
 from backend.engine.backend.settings.options import PREFIX, Options
@@ -139,7 +139,11 @@ def test_the_table_has_a_line_for_each_op_and_one_of_totals(partitioned):
     report = backend.offload_report(partitioned)
     lines = str(report).splitlines()
     remedies = {(op.code, op.remedy) for op in report.on_host if not op.bookkeeping}
-    assert len(lines) == 1 + len(report.ops) + len(report.regions) + len(remedies) + 1
+    told = sum(len(region.warnings) + len(region.notes) for region in report.regions)
+    functions = len(report.functions) if len(report.functions) > 1 else 0
+    assert len(lines) == sum(
+        (1, len(report.ops), len(report.regions), told, len(remedies), functions, 1)
+    )
     count, total = len(report.offloaded), len(report.ops)
     assert lines[-1] == report.summary
     assert report.summary.startswith(f"{count} of {total} ops on the NPU, ")
@@ -173,10 +177,13 @@ def test_a_report_of_another_version_is_refused():
 def test_what_the_driver_warns_of_is_in_the_report(decline, monkeypatch):
     model = SINGLE[0].model(constants=True)
     told = "\nthe clock is slow\nrelax.relu (lv): its \x1b[31mrange is wide"
+    told += "\nnote: it takes 5 cycles"
     decline(lambda function, finish: told if finish else "")
     report = backend.offload_report(partition_for(tvm.IRModule({model.name: model.function()})))
     (region,) = report.regions
-    assert region.warnings == tuple(told.splitlines()[1:])
+    assert region.warnings == tuple(told.splitlines()[1:3])
+    assert region.notes == ("it takes 5 cycles",)
+    assert f"region {region.symbol}: it takes 5 cycles" in str(report).splitlines()
     begin = f"region {region.symbol}: the driver warns: "
     lines = [line for line in str(report).splitlines() if line.startswith(begin)]
     assert lines[0] == f"{begin}the clock is slow" and "\x1b" not in lines[1]
@@ -186,8 +193,9 @@ def test_what_the_driver_warns_of_is_in_the_report(decline, monkeypatch):
     data = json.loads(report.to_json())
     assert Report.from_json(json.dumps(data)) == report
     # As releases before this one have written it.
-    del data["regions"][0]["warnings"]
-    assert Report.from_json(json.dumps(data)).regions[0].warnings == ()
+    del data["regions"][0]["warnings"], data["regions"][0]["notes"]
+    (region,) = Report.from_json(json.dumps(data)).regions
+    assert region.warnings == region.notes == ()
 
 
 def test_warnings_have_the_names_of_the_author():

@@ -44,21 +44,26 @@ class Original:
     `framework`: its name and version.
     `results`: the names of the results; none if they are not known.
     `imported`: reads the model as the commands do.
-    `execute`: runs the model; takes arrays in the order of its inputs.
+    `execute`: runs the model; takes arrays in the order of its inputs, and the names of states.
     `dtype`: "bfloat16" if the framework computes in it, whatever type stands for it here.
+    `hides_states`: whether nobody can set or read its states, which begin with their first values.
     """
 
     framework: str
     results: tuple[str, ...]
     imported: Callable[[], tvm.IRModule]
-    execute: Run
+    execute: Callable[..., list[Array]]
     dtype: str = ""
+    hides_states: bool = False
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """Run it."""
+    def run(self, inputs: Sequence[Array], kept: Sequence[str] = ()) -> list[Array]:
+        """Run it.
+
+        `kept`: the names of its states, whose values are the last inputs and results.
+        """
         try:
             with quiet():
-                return self.execute(inputs)
+                return self.execute(inputs, kept) if kept else self.execute(inputs)
         except Exception as error:  # Frameworks raise countless errors.
             raise RuntimeError(
                 f"{self.framework} does not run the model: {last_line(error)}"
@@ -91,7 +96,8 @@ def original_of(model: object) -> Original:
     if isinstance(content, (bytes, bytearray)):
         framework, interpreter = _interpreter()
         run = partial(run_tflite, interpreter, bytes(content))
-        return Original(framework, (), partial(from_tflite, bytes(content)), run)
+        read = partial(from_tflite, bytes(content))
+        return Original(framework, (), read, run, hides_states=True)
     raise ValueError(
         f"the model is of type {type(model).__name__}, which no framework but TVM runs; models of "
         "ONNX, PyTorch and TensorFlow Lite can be verified"
@@ -152,7 +158,9 @@ def _onnx_evaluator(model: ModelProto) -> Iterator[Callable[..., Any]]:
         yield onnxruntime.InferenceSession(path, options, providers=providers).run
 
 
-def _run_program(program: ExportedProgram, inputs: Sequence[Array]) -> list[Array]:
+def _run_program(
+    program: ExportedProgram, inputs: Sequence[Array], kept: Sequence[str] = ()
+) -> list[Array]:
     import torch
     from torch.utils import _pytree
 
@@ -174,9 +182,13 @@ def _run_program(program: ExportedProgram, inputs: Sequence[Array]) -> list[Arra
         given.append(tensor.to(torch.bfloat16) if is_rough else tensor)
     # A run may change the program's buffers.
     module = copy.deepcopy(program).module()
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    for name, array in zip(kept, arrays, strict=True):
+        buffers[name].copy_(_to_torch(array))
     positional, named = _pytree.tree_unflatten(given, program.call_spec.in_spec)
     with torch.no_grad():
         results = _pytree.tree_leaves(module(*positional, **named))
+    results += [buffers[name] for name in kept]
     return [_of_torch(item) for item in results if isinstance(item, torch.Tensor)]
 
 

@@ -49,7 +49,8 @@ def check_first_op() -> None:
 
 def _example() -> Case:
     """Tell which ops the driver takes, and return a case that the NPU takes."""
-    used = Options.load(None).driver
+    options = Options.load(None)
+    used = options.driver
     taken, declined = _ask_driver()
     if not taken and not declined:
         raise Problem("capabilities.py refuses every case of every op.")
@@ -60,7 +61,8 @@ def _example() -> Case:
         views = ", except for views, which need no op of it" if only_views else ""
         first = "\n".join(f"  {reason}" for reason in [*reasons, *declined.values()][:5])
         others = "".join(
-            f" {PREFIX}DRIVER={other} checks the other one." for other in DRIVERS if other != used
+            f" {PREFIX}DRIVER={other} checks the other one."
+            for other in DRIVERS.keys() - set(options.drivers)
         )
         if remedy := sdk_start_remedy([*reasons, *declined.values()]):
             raise Problem(f"The driver '{used}' declines all {count} ops. {remedy}.{others}")

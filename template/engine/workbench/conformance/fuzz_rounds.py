@@ -60,6 +60,7 @@ _OPTIONS: dict[str, tuple[object, ...]] = {
     "cores": (2, 3, 5),
     "matrix_rows": (1, 7),
     "matrix_columns": (1, 7),
+    "weight_buffers": (2,),
     "vector_lanes": (3,),
     "threads": (3,),
 }

@@ -22,8 +22,8 @@ from ...backend.api import (
     Array,
     Options,
     Verdict,
-    answer_about,
     call_entry,
+    decline_of,
     is_decline,
     judge,
 )
@@ -277,10 +277,9 @@ class Model:
         """Return why the driver declines it as one composite; None if it takes it or fails."""
         options = Options.load(settings)
         bounds, rule = {"n": SIZES[-1]}, TABLE.chip.rule
-        given = options.driver, options.driver_options(), bounds, False, rule
         # Only calls of one composite are fused; the label says nothing to codegen.
         composite = self.function().with_attr("Composite", f"{BACKEND}.{self.name}")
-        answer = answer_about(composite, *given).reason
+        answer = decline_of(composite, options, bounds, rule)
         return answer if is_decline(answer) else None
 
     def refusal(self, op: str, *inputs: Any, **attributes: object) -> str | None:

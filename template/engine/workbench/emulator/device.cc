@@ -113,6 +113,8 @@ struct npu_request : emulator::Job {
 
   void Perform() override;
   void Drop() override;
+  /*! \brief Copies states for which the call binds two buffers, since the program updates one. */
+  void CopyStates();
 
   std::shared_ptr<const emulator::Loaded> loaded;
   /*! \brief The device's memories, as this request sees them. */
@@ -162,12 +164,29 @@ npu_request::npu_request(std::shared_ptr<const emulator::Loaded> shared)
   counters.frequency_mhz = run.frequency_mhz;
 }
 
+void npu_request::CopyStates() {
+  const emulator::Program& program = loaded->program;
+  for (const emulator::StateMemory& state : program.states) {
+    void* output = buffers[program.inputs.size() + state.output];
+    if (buffers[state.input] == output) continue;
+    const int64_t bytes = emulator::MostBytes(program.inputs[state.input]);
+    std::memcpy(output, buffers[state.input], static_cast<size_t>(bytes));
+    const auto copied = static_cast<uint64_t>(bytes);
+    const auto cycles = static_cast<uint64_t>(emulator::DmaCycles(program.machine, 1, bytes));
+    counters.dram_bytes_read += copied;
+    counters.dram_bytes_written += copied;
+    counters.cycles += 2 * cycles;
+    counters.busy_cycles[emulator::kEngineDmaOut] += 2 * cycles;
+  }
+}
+
 void npu_request::Perform() {
   using Clock = emulator::Queue::Clock;
   const emulator::RunCounters& run = (timeline ? *timeline : loaded->timeline).counters();
   int64_t pace = loaded->program.machine.pace;
   Clock::time_point begin;
   if (pace > 0) begin = Clock::now();
+  CopyStates();
   bool done = execution.Run({scratch.data(), loaded->pool.get()}, cancel_);
   if (done && pace > 0) {
     // At most a few years: adding more to a time could overflow.
@@ -400,8 +419,28 @@ void TakeOver(npu_request* request) {
               ShapeString(expected.dims, desc.rank), ".");
     }
   }
+  for (size_t i = inputs; i < request->buffers.size(); ++i) {
+    for (size_t k = 0; k < inputs; ++k) {
+      if (request->buffers[k] != request->buffers[i]) continue;
+      const bool is_state = std::any_of(
+          program.states.begin(), program.states.end(),
+          [&](const StateMemory& state) { return state.input == k && state.output == i - inputs; });
+      if (!is_state) {
+        Invalid("Output ", i - inputs, " has the buffer of input ", k,
+                ", but the program does not update it.");
+      }
+    }
+  }
   if (request->symbols != request->set_symbols) SetSymbols(request);
-  request->execution.Bind(request->buffers);
+  if (program.states.empty()) {
+    request->execution.Bind(request->buffers);
+  } else {
+    std::vector<void*> memory = request->buffers;
+    for (const StateMemory& state : program.states) {
+      memory[state.input] = memory[inputs + state.output];
+    }
+    request->execution.Bind(memory);
+  }
   request->bound = false;
 }
 

@@ -86,6 +86,7 @@ class Lister {
     Value("cores", machine.cores);
     Value("matrix_rows", machine.matrix_rows);
     Value("matrix_columns", machine.matrix_columns);
+    Value("weight_buffers", machine.weight_buffers);
     Value("vector_lanes", machine.vector_lanes);
     Value("dram_megabytes_per_second", machine.dram_megabytes_per_second);
     Value("dma_latency_cycles", machine.dma_latency_cycles);
@@ -281,6 +282,11 @@ class Lister {
   std::string Operation(const npu_gather& op, const Command&) const {
     return Join(Operand(op.out), " = gather ", Operand(op.data), ", ", Operand(op.indices),
                 " axis ", op.axis, op.elementwise != 0 ? " elementwise" : "");
+  }
+
+  std::string Operation(const npu_update& op, const Command&) const {
+    return Join(Operand(op.out), " update ", Operand(op.value), " at ", Operand(op.positions),
+                " axis ", op.axis);
   }
 
   /*! \brief A plain operation. */

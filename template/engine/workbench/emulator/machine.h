@@ -37,6 +37,9 @@ struct Machine {
   /*! \brief The systolic array: rows hold the summed dimension, columns the outputs. */
   int32_t matrix_rows = 32;
   int32_t matrix_columns = 32;
+  /*! \brief Weights that a cell of the array holds: with 2, those of the next tile load while the
+   *  tile before multiplies. */
+  int32_t weight_buffers = 1;
   /*! \brief Elements that a vector engine handles in a cycle. */
   int32_t vector_lanes = 64;
   /*! \brief Bandwidth of DRAM for each of the two DMA engines, megabytes (10^6) per second, and
@@ -63,7 +66,7 @@ constexpr const char* kDriverName = "emulator";
 constexpr const char* kDriverRelease = "1";
 
 /*! \brief The options of the driver, each of which is a member of Machine. */
-constexpr size_t kOptionCount = 13;
+constexpr size_t kOptionCount = 14;
 extern const npu_option_info kOptions[kOptionCount];
 
 /*! \brief For messages and listings, e.g. `balanced`. */
@@ -94,8 +97,16 @@ int64_t StepsOfCell(npu_dtype a, npu_dtype b);
 /*! \brief A product [m, k] x [k, n] on the weight-stationary systolic array of R x C:
  *  (2 R + C + m - 2) * ceil(k / R) * ceil(n / C). Source: A. Samajdar et al., "A Systematic
  *  Methodology for Characterizing Scalability of DNN Accelerators using SCALE-Sim", ISPASS 2020,
- *  equation 4 with S_R = k, S_C = n, T = m. Here k is divided by `steps`, of StepsOfCell. */
-int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n, int64_t steps = 1);
+ *  equation 4 with S_R = k, S_C = n, T = m. Here k is divided by `steps`, of StepsOfCell.
+ *
+ *  With two weight buffers, the weights of all tiles but the first load while the tile before
+ *  multiplies: R + max(R, m) * (tiles - 1) + (R + C + m - 2), which is equation 4 for one tile.
+ *  Source of the design: N. P. Jouppi et al., "In-Datacenter Performance Analysis of a Tensor
+ *  Processing Unit", ISCA 2017, section 2.
+ *
+ *  `products` of this size, with weights of their own, follow each other. */
+int64_t MatrixCycles(const Machine& machine, int64_t m, int64_t k, int64_t n, int64_t steps = 1,
+                     int64_t products = 1);
 /*! \brief `groups` such products on data of their own, as in a depthwise convolution: as many at
  * once as fit into the array side by side, on its diagonal. */
 int64_t GroupedMatrixCycles(const Machine& machine, int64_t groups, int64_t m, int64_t k, int64_t n,

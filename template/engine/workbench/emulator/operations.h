@@ -23,6 +23,12 @@
 
 namespace npu::emulator {
 
+/*! \brief What the machine has. In a graph, an update reads all of its data; in a program the data
+ * is its output, in the same place, of which it replaces slices. */
+#define EMULATOR_OPERATIONS(X, R) \
+  NPU_OPERATIONS(X, R)            \
+  X(update, R(update, value) R(update, positions))
+
 /*! \brief One of all operations; programs store their indices. `Copy` stands for npu_copy. */
 template <typename Copy>
 struct OperationList {
@@ -33,12 +39,12 @@ struct OperationList {
     using Variant = std::variant<Of<Ops>...>;
   };
 #define NPU_TYPE(name, reads) , npu_##name
-  using Variant = typename Make<void NPU_OPERATIONS(NPU_TYPE, )>::Variant;
+  using Variant = typename Make<void EMULATOR_OPERATIONS(NPU_TYPE, )>::Variant;
 #undef NPU_TYPE
 };
 
 #define NPU_NAME(name, reads) #name,
-constexpr const char* kOperationNames[] = {NPU_OPERATIONS(NPU_NAME, )};
+constexpr const char* kOperationNames[] = {EMULATOR_OPERATIONS(NPU_NAME, )};
 #undef NPU_NAME
 
 /*! \brief Whether an operation is a plain one: the vector engine computes it without a program. */
@@ -71,12 +77,15 @@ void ForEachOperand(Op& op, const Visitor& visit) {
   if constexpr (std::is_same_v<std::remove_const_t<Op>, npu_##name>) { \
     reads                                                              \
   }
-  NPU_OPERATIONS(NPU_READS, NPU_READ)
+  EMULATOR_OPERATIONS(NPU_READS, NPU_READ)
 #undef NPU_READS
 #undef NPU_READ
   if constexpr (std::is_same_v<std::remove_const_t<Op>, npu_matmul>) {
     if (op.b_block != 0) visit(op.b_scales);
     if (op.b_block != 0 && op.b_zero_points >= 0) visit(op.b_zero_points);
+  }
+  if constexpr (std::is_same_v<std::remove_const_t<Op>, npu_update>) {
+    if (op.data != op.out) visit(op.data);
   }
 }
 

@@ -28,9 +28,12 @@ const char* Name(const Command& command) {
   return kOperationNames[command.op.index()];
 }
 
+bool IsMove(const Command& command) {
+  return std::visit([](const auto& op) { return kIsMove<std::decay_t<decltype(op)>>; }, command.op);
+}
+
 Engine EngineOf(const Command& command, const std::vector<Tensor>& tensors) {
-  if (std::holds_alternative<Transfer>(command.op) ||
-      std::holds_alternative<npu_gather>(command.op)) {
+  if (IsMove(command)) {
     bool in = tensors[OutputOf(command)].place.memory == Memory::kScratchpad;
     return in ? kEngineDmaIn : kEngineDmaOut;
   }

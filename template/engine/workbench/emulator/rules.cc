@@ -18,8 +18,6 @@ constexpr size_t kMaxInstructions = 256;
 
 bool One(const Dim& dim) { return Fixed(dim) && dim.size == 1; }
 
-bool HasFixedDims(const Desc& desc) { return std::all_of(desc.dims, desc.dims + desc.rank, Fixed); }
-
 bool IsFloat(npu_dtype dtype) { return !IsInteger(dtype); }
 
 /*! \brief The window of a convolution or pool along one spatial dimension. */
@@ -525,6 +523,32 @@ void OperationRules::Check(const npu_gather& op) {
     const bool is_fixed = HasFixedDims(data) && HasFixedDims(indices) && HasFixedDims(out);
     if (!is_fixed) Declined(what, ", for all sizes.");
     Invalid(what, ".");
+  }
+}
+
+void OperationRules::Check(const npu_update& op) {
+  const Desc value = Read(op.value, "value", false);
+  const Desc positions = Read(op.positions, "positions", false);
+  const Desc data = Read(op.data, "data", false);
+  const Desc out = Write(op.out);
+  CheckSameShape(op.data, data, op.out, out);
+  CheckAxis(op.axis, op.out, out);
+  if (value.dtype != out.dtype || data.dtype != out.dtype) {
+    Invalid("The value of ", Where(), ", ", Describe(op.value), ", and its output, ",
+            Describe(op.out), ", must have the same element type.");
+  }
+  if (positions.dtype != NPU_INT32 && positions.dtype != NPU_INT64) {
+    Declined("The positions of ", Where(), ", ", Describe(op.positions),
+             ", must be int32 or int64.");
+  }
+  if (!HasFixedDims(out) || !HasFixedDims(value) || !HasFixedDims(positions)) {
+    Declined("The sizes of ", Where(), " must be fixed.");
+  }
+  std::vector<Dim> dims(out.dims, out.dims + out.rank);
+  if (positions.rank == 1) dims[op.axis] = positions.dims[0];
+  if (positions.rank != 1 || !HasDims(value, dims)) {
+    Invalid("The value of ", Where(), ", ", Describe(op.value), ", does not have a slice of ",
+            Describe(op.out), " for each of the positions, ", Describe(op.positions), ".");
   }
 }
 

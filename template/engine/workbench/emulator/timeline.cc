@@ -63,16 +63,13 @@ class Worker {
     AddOperands();
     TensorView a = View(op.a);
     TensorView b = View(op.b);
-    int64_t m = out.dims[out.rank - 2];
     int64_t n = out.dims[out.rank - 1];
     int64_t k = a.dims[a.rank - (op.transpose_a != 0 ? 2 : 1)];
-    int64_t products = ElementCount(out) / (m * n);
-    bool one = true;
-    for (int32_t d = 0; d < b.rank - 2; ++d) one = one && b.dims[d] == 1;
+    int64_t products = 1;
+    for (int32_t d = 0; d < b.rank - 2; ++d) products *= b.dims[d];
+    const int64_t rows = ElementCount(out) / (products * n);
     const int64_t steps = StepsOfCell(a.dtype, b.dtype);
-    const int64_t rows = one ? products * m : m;
-    AddProducts(out, k,
-                Times(one ? 1 : products, MatrixCycles(program_.machine, rows, k, n, steps)));
+    AddProducts(out, k, MatrixCycles(program_.machine, rows, k, n, steps, products));
   }
 
   void Add(const npu_convolution& op, const TensorView& out) {
@@ -186,6 +183,23 @@ class Worker {
     move(op.data, bytes, &work_.scratchpad_bytes_read, &work_.dram_bytes_read);
     move(op.indices, BytesOf(op.indices), &work_.scratchpad_bytes_read, &work_.dram_bytes_read);
     move(op.out, bytes, &work_.scratchpad_bytes_written, &work_.dram_bytes_written);
+  }
+
+  void Add(const npu_update& op, const TensorView& out) {
+    TensorView value = View(op.value);
+    auto slice = static_cast<int64_t>(ElementSize(out.dtype));
+    for (int32_t d = op.axis + 1; d < out.rank; ++d) slice *= out.dims[d];
+    const int64_t bytes = BytesOf(op.value);
+    int64_t& cycles = work_.cycles[EngineOf(command_, program_.tensors)];
+    cycles = Dma(bytes / slice, slice);
+    work_.is_nothing = ElementCount(value) == 0;
+    for (npu_tensor read : {op.value, op.positions}) {
+      const bool inside = program_.tensors[read].place.memory == Memory::kScratchpad;
+      int64_t& moved = inside ? work_.scratchpad_bytes_read : work_.dram_bytes_read;
+      moved = Plus(moved, BytesOf(read));
+      if (!inside) cycles = Plus(cycles, Dma(1, BytesOf(read)));
+    }
+    work_.dram_bytes_written = bytes;
   }
 
   int64_t Dma(int64_t runs, int64_t bytes) const {

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...backend.isa import cpp
@@ -36,6 +37,7 @@ def build(
     *,
     engine: Path = ENGINE,
     program: str = "",
+    more: Sequence[str] = (),
 ) -> Path:
     """Build the library of a machine's emulator.
 
@@ -53,6 +55,8 @@ def build(
         Where the sources of the engine are.
     program
         A file with a `main`, of which a program is made instead.
+    more
+        More files that the library or program is made of.
 
     Returns
     -------
@@ -70,13 +74,25 @@ def build(
     cpp.write(machine, folder)
     library = folder / (Path(program).stem if program else "libisa.so")
     includes = (folder, semantics, engine / "workbench", engine / "backend/include")
-    command = [found, "-std=c++17", "-ffp-contract=off", *options]
-    command += [f"-I{path}" for path in includes]
-    command += [program] if program else ["-shared", "-fPIC", "-fvisibility=hidden"]
-    command += [str(engine / f"workbench/isa_emulator/{name}.cc") for name in SOURCES]
-    command += ["-o", str(library)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        said = result.stderr.strip() or "it says nothing"
-        raise BuildError(f"{found} fails with status {result.returncode}: {said}")
+    sources = [*([Path(program)] if program else []), *map(Path, more)]
+    sources += [engine / f"workbench/isa_emulator/{name}.cc" for name in SOURCES]
+    objects = [f"{source.stem}.o" for source in sources]
+    # With a launcher such as ccache, what was compiled before is not compiled again.
+    launcher = os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER")
+    compile_ = [*([launcher] if launcher else []), found, "-std=c++17", "-ffp-contract=off"]
+    compile_ += [*options, *(f"-I{path.absolute()}" for path in includes)]
+    compile_ += [] if program else ["-fPIC", "-fvisibility=hidden"]
+
+    def run(command: Sequence[str]) -> None:
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if result.returncode:
+            said = result.stderr.strip() or "it says nothing"
+            raise BuildError(f"{found} fails with status {result.returncode}: {said}")
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        each = zip(sources, objects, strict=True)
+        commands = ([*compile_, "-c", str(it.absolute()), "-o", made] for it, made in each)
+        # Errors are raised where results are read.
+        list(threads.map(run, commands))
+    run([found, *options, *([] if program else ["-shared"]), *objects, "-o", library.name])
     return library

@@ -53,6 +53,12 @@ struct Loaded {
 
 constexpr size_t kCountersOfEngine = 3;
 
+/*! \brief Scalar code, which the first engine executes, is shown as an engine of its own. */
+const std::string& ScalarEngine() {
+  static const std::string name = std::string(kEngines[0].name) + ".scalar";
+  return name;
+}
+
 /*! \brief The counters, in the order of their values. */
 struct Counters {
   Counters() {
@@ -66,6 +72,7 @@ struct Counters {
       Add("stalled_cycles." + name, "cycles", "its waits for other engines");
       Add("work." + name, engine.unit, "how much it did");
     }
+    Add("busy_cycles." + ScalarEngine(), "cycles", "work of the first engine as scalar code");
   }
 
   void Add(const std::string& name, const char* unit, const char* about) {
@@ -83,7 +90,8 @@ const Counters& AllCounters() {
 }
 
 constexpr size_t kSubmissions = 0, kFailures = 1, kInstructions = 2, kCycles = 3,
-                 kFirstOfEngines = 4;
+                 kFirstOfEngines = 4,
+                 kScalarCycles = kFirstOfEngines + kCountersOfEngine * kEngineCount;
 
 // ---- Requests ----
 
@@ -92,6 +100,8 @@ struct Request {
       : loaded(loaded),
         inputs(loaded.kit.inputs.size()),
         outputs(loaded.kit.outputs.size()),
+        input_sizes(inputs.size()),
+        output_sizes(outputs.size()),
         counters(AllCounters().infos.size()) {
     if (loaded.program != nullptr) execution = std::make_unique<Execution>(*loaded.program);
   }
@@ -141,10 +151,24 @@ struct Request {
     ++counters[kSubmissions];
     if (execution == nullptr) return CopyOutputs();
     ++counters[kFailures];
-    for (size_t i = 0; i < inputs.size(); ++i) execution->Bind(i, inputs[i]);
-    for (size_t i = 0; i < outputs.size(); ++i) execution->Bind(inputs.size() + i, outputs[i]);
+    padded.clear();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const kit::Value& port = loaded.kit.inputs[i];
+      void* data = MemoryOf(port, input_sizes[i], inputs[i]);
+      if (data != inputs[i]) kit::CopyPadded(port, input_sizes[i], inputs[i], data);
+      execution->Bind(i, data);
+    }
+    std::vector<void*> results(outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      results[i] = MemoryOf(loaded.kit.outputs[i], output_sizes[i], outputs[i]);
+      execution->Bind(inputs.size() + i, results[i]);
+    }
     execution->Reset();
     execution->Run({}, &is_cancelled);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (results[i] == outputs[i]) continue;
+      kit::CopyCropped(loaded.kit.outputs[i], output_sizes[i], results[i], outputs[i]);
+    }
     --counters[kFailures];
     const Totals totals = execution->totals();
     const auto add = [this](size_t counter, int64_t value) {
@@ -152,11 +176,19 @@ struct Request {
     };
     add(kInstructions, totals.instructions);
     add(kCycles, totals.cycles);
+    add(kScalarCycles, totals.scalar);
     for (size_t i = 0; i < kEngineCount; ++i) {
-      add(kFirstOfEngines + kCountersOfEngine * i, totals.busy[i]);
+      add(kFirstOfEngines + kCountersOfEngine * i, totals.busy[i] - (i == 0 ? totals.scalar : 0));
       add(kFirstOfEngines + kCountersOfEngine * i + 1, totals.stalled[i]);
       add(kFirstOfEngines + kCountersOfEngine * i + 2, totals.work[i]);
     }
+  }
+
+  /*! \brief Memory for all rows of an input or output: the caller's, if it has as many. */
+  void* MemoryOf(const kit::Value& port, int64_t size, void* data) {
+    if (kit::BytesOf(port, size) == kit::BytesOf(port)) return data;
+    padded.emplace_back(kit::BytesOf(port));
+    return padded.back().data();
   }
 
   /*! \brief Each output is an input. */
@@ -164,7 +196,8 @@ struct Request {
     for (size_t i = 0; i < outputs.size(); ++i) {
       const kit::Value& value = loaded.kit.At(static_cast<int32_t>(loaded.kit.outputs[i].place));
       if (value.source != kit::Source::kInput) kit::Refuse("the program lacks an instruction");
-      std::memcpy(outputs[i], inputs[static_cast<size_t>(value.place)], kit::BytesOf(value));
+      std::memcpy(outputs[i], inputs[static_cast<size_t>(value.place)],
+                  kit::BytesOf(loaded.kit.outputs[i], output_sizes[i]));
     }
   }
 
@@ -180,7 +213,7 @@ struct Request {
       npu_event event = {};
       event.name = line.note == 0 ? line.info->name : Keep(line.note);
       event.label = line.label == 0 ? nullptr : Keep(line.label);
-      event.engine = kEngines[stretch.engine].name;
+      event.engine = stretch.is_scalar ? ScalarEngine().c_str() : kEngines[stretch.engine].name;
       event.begin = stretch.begin;
       event.end = stretch.end;
       event.busy = std::min(stretch.busy, stretch.end - stretch.begin);
@@ -198,6 +231,30 @@ struct Request {
       const bool counts_products = std::strcmp(kEngines[stretch.engine].unit, "MAC") == 0;
       if (counts_products) event.operations = 2 * static_cast<uint64_t>(stretch.work);
       events.push_back(event);
+    }
+  }
+
+  /*! \brief Makes the allocations of what was recorded; those of lines that did not run are left
+   *  out. */
+  void ReadAllocations() {
+    allocations.clear();
+    if (execution == nullptr) return;
+    const std::vector<LineSpan>& spans = execution->spans();
+    for (const Allocation& it : loaded.program->allocations) {
+      npu_allocation found = {};
+      found.begin = -1;
+      for (size_t i = it.first; i <= it.last && i < spans.size(); ++i) {
+        if (spans[i].begin < 0) continue;
+        found.begin = found.begin < 0 ? spans[i].begin : std::min(found.begin, spans[i].begin);
+        found.end = std::max(found.end, spans[i].end);
+      }
+      if (found.begin < 0) continue;
+      const uint32_t label = loaded.program->lines[it.first].label;
+      found.memory = kMemories[it.memory].name;
+      found.label = label == 0 ? nullptr : Keep(label);
+      found.offset = static_cast<uint64_t>(it.offset);
+      found.bytes = static_cast<uint64_t>(it.bytes);
+      allocations.push_back(found);
     }
   }
 
@@ -239,6 +296,10 @@ struct Request {
   Loaded& loaded;
   std::unique_ptr<Execution> execution;
   std::vector<void*> inputs, outputs;
+  /*! \brief Of inputs and outputs that grow. */
+  std::vector<int64_t> input_sizes, output_sizes;
+  /*! \brief Memory for the bound, in a call with less. */
+  std::deque<kit::Block> padded;
   std::vector<uint64_t> counters;
   std::vector<npu_event> events;
   /*! \brief Storage that events point to; it does not move. */
@@ -246,6 +307,7 @@ struct Request {
   std::deque<std::vector<npu_traffic>> traffic;
   std::vector<const char*> kept;
   std::vector<npu_memory> memories;
+  std::vector<npu_allocation> allocations;
 };
 
 Loaded& AsLoaded(npu_program* program) { return *reinterpret_cast<Loaded*>(program); }
@@ -278,6 +340,7 @@ npu_status BindInput(npu_request* request, size_t index, const npu_buffer* buffe
   return Try([&] {
     Request& bound = AsRequest(request);
     bound.inputs[index] = kit::CheckedData(bound.loaded.kit.inputs, index, buffer);
+    bound.input_sizes[index] = kit::GrownSize(bound.loaded.kit.inputs[index], buffer);
   });
 }
 
@@ -285,6 +348,7 @@ npu_status BindOutput(npu_request* request, size_t index, const npu_buffer* buff
   return Try([&] {
     Request& bound = AsRequest(request);
     bound.outputs[index] = kit::CheckedData(bound.loaded.kit.outputs, index, buffer);
+    bound.output_sizes[index] = kit::GrownSize(bound.loaded.kit.outputs[index], buffer);
   });
 }
 
@@ -296,6 +360,16 @@ npu_status ReadEvents(npu_request* request, const npu_event** events, size_t* co
     *events = done.events.data();
     *count = done.events.size();
     *units_per_microsecond = 0;
+  });
+}
+
+npu_status ReadAllocations(npu_request* request, const npu_allocation** allocations,
+                           size_t* count) {
+  return Try([&] {
+    Request& done = AsRequest(request);
+    done.ReadAllocations();
+    *allocations = done.allocations.data();
+    *count = done.allocations.size();
   });
 }
 
@@ -358,6 +432,7 @@ npu_run_api RunTable(const char* name, const char* release) {
     return Try([&] { AsRequest(request).Record(on != 0); });
   };
   api.read_events = ReadEvents;
+  api.read_allocations = ReadAllocations;
   api.read_peaks = ReadPeaks;
   return api;
 }

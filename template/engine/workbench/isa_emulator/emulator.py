@@ -28,8 +28,9 @@ class _Run(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("most_instructions", "most_cycles", "most_delay")),
         ("seed", ctypes.c_uint64),
         ("sync", ctypes.c_int64),
+        ("is_only_timed", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("ports", "memories", "registers")),
-        *((name, ctypes.c_int64) for name in ("instructions", "cycles")),
+        *((name, ctypes.c_int64) for name in ("instructions", "cycles", "scalar")),
         *((name, ctypes.c_void_p) for name in ("busy", "stalled", "work", "counts", "stalls")),
     )
 
@@ -48,6 +49,9 @@ class Limits:
     sync
         How instructions are ordered, as `Machine.sync`; empty: as the table says. "none": not at
         all, to show that order matters.
+    is_only_timed
+        Only the first engine computes: much faster, and the time is the same unless branches
+        depend on what other engines compute.
     """
 
     instructions: int = 0
@@ -55,6 +59,7 @@ class Limits:
     delay: int = 0
     seed: int = 0
     sync: str = ""
+    is_only_timed: bool = False
 
 
 NO_LIMITS = Limits()
@@ -85,6 +90,8 @@ class Result:
     ----------
     cycles, instructions
         How many.
+    scalar
+        For how many cycles the first engine was busy with scalar code.
     outputs
         The bytes of each output.
     engines
@@ -100,6 +107,7 @@ class Result:
 
     cycles: int
     instructions: int
+    scalar: int
     outputs: tuple[bytes, ...]
     engines: Mapping[str, EngineCycles]
     counts: tuple[int, ...]
@@ -191,7 +199,10 @@ class Emulator:
         engines = [(ctypes.c_int64 * len(self.machine.engines))() for _ in range(3)]
         by_line = [(ctypes.c_int64 * max(1, lines))() for _ in range(2)]
         sync = _SYNCS.index(limits.sync) - 1
-        run = _Run(limits.instructions, limits.cycles, limits.delay, limits.seed, sync)
+        run = _Run(
+            *(limits.instructions, limits.cycles, limits.delay, limits.seed, sync),
+            limits.is_only_timed,
+        )
         port_array, memory_array = _pointers(ports), _pointers(list(kept.values()))
         run.ports, run.memories = ctypes.addressof(port_array), ctypes.addressof(memory_array)
         run.registers = ctypes.addressof(registers_)
@@ -202,6 +213,7 @@ class Emulator:
         return Result(
             run.cycles,
             run.instructions,
+            run.scalar,
             tuple(port.raw[:size] for port, size in zip(ports[len(inputs) :], sizes, strict=True)),
             dict(zip(names, map(EngineCycles, *engines), strict=True)),
             tuple(by_line[0][:lines]),

@@ -17,13 +17,6 @@ constexpr int64_t kPlaceMask = (INT64_C(1) << kSegmentBits) - 1;
 /*! \brief How often a run looks whether it was cancelled. */
 constexpr int64_t kBetweenLooks = 1 << 16;
 
-int32_t SegmentedMemory() {
-  for (int32_t i = 0; i < kMemoryCount; ++i) {
-    if (kMemories[i].bytes == 0) return i;
-  }
-  return 0;
-}
-
 /*! \brief The name of a segment, for messages. */
 std::string NameOf(int64_t segment, size_t inputs) {
   const int64_t port = segment - kFirstPort, outputs = port - static_cast<int64_t>(inputs);
@@ -87,6 +80,7 @@ void Execution::Run(const Settings& settings, const std::atomic<bool>* cancelled
   std::fill(stalls_.begin(), stalls_.end(), 0);
   stretches_.clear();
   std::fill(std::begin(latest_), std::end(latest_), -1);
+  spans_.assign(is_recording_ ? program_.lines.size() : 0, {-1, -1});
   deferred_.clear();
   random_ = 0;
   timing_ = Timing(settings.sync);
@@ -177,6 +171,7 @@ void Execution::Step(const Line& line, const Settings& settings) {
   }
   stalls_[static_cast<size_t>(state_.line_)] += span.stalled;
   if (is_recording_) Note(line, span, accesses, count);
+  if (settings.is_only_timed) return;
   if (settings.most_delay == 0) {
     Execute(line, fields);
     return;
@@ -238,7 +233,11 @@ void Execution::Flush(int64_t moment) {
 }
 
 void Execution::Note(const Line& line, const Span& span, const Access* accesses, int32_t count) {
-  int64_t& latest = latest_[line.engine];
+  LineSpan& whole = spans_[static_cast<size_t>(&line - program_.lines.data())];
+  if (whole.begin < 0) whole.begin = span.begin;
+  whole.end = std::max(whole.end, span.end);
+  const bool is_scalar = line.is_scalar && line.engine == 0;
+  int64_t& latest = latest_[is_scalar ? kEngineCount : line.engine];
   const Line* last =
       latest < 0
           ? nullptr
@@ -248,6 +247,7 @@ void Execution::Note(const Line& line, const Span& span, const Access* accesses,
     Stretch stretch = {};
     stretch.line = static_cast<int32_t>(&line - program_.lines.data());
     stretch.engine = line.engine;
+    stretch.is_scalar = is_scalar;
     stretch.waits_for = span.waits_for;
     stretch.begin = span.begin;
     stretch.bytes_read.resize(kMemoryCount);
@@ -275,6 +275,7 @@ Totals Execution::totals() const {
     const Line& line = program_.lines[i];
     totals.instructions += counts_[i];
     totals.busy[line.engine] += counts_[i] * line.cycles;
+    if (line.is_scalar && line.engine == 0) totals.scalar += counts_[i] * line.cycles;
     Wide& work = works[line.engine];
     work = work + Wide(counts_[i]) * Wide(line.work);
     totals.stalled[line.engine] += stalls_[i];

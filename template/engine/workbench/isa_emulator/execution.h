@@ -28,6 +28,9 @@ struct Settings {
   int64_t most_delay = 0;
   uint64_t seed = 0;
   Sync sync = kIsExplicit ? Sync::kExplicit : Sync::kScoreboard;
+  /*! \brief Only the first engine computes, so that loops and branches are as they are where they
+   *  do not depend on values of others. */
+  bool is_only_timed = false;
 };
 
 /*! \brief A stretch of instructions of one engine, one kernel and one loop of it. */
@@ -35,14 +38,23 @@ struct Stretch {
   /*! \brief The first of them. */
   int32_t line;
   int32_t engine, waits_for;
+  /*! \brief Whether it is scalar code of the first engine. */
+  bool is_scalar;
   int64_t begin, end, busy, work, count;
   /*! \brief By memory. */
   std::vector<int64_t> bytes_read, bytes_written;
 };
 
+/*! \brief When a line began first and ended last; -1: never. */
+struct LineSpan {
+  int64_t begin, end;
+};
+
 /*! \brief What a run did. */
 struct Totals {
   int64_t instructions = 0, cycles = 0;
+  /*! \brief How long the first engine was busy with scalar code. */
+  int64_t scalar = 0;
   int64_t busy[kEngineCount] = {}, stalled[kEngineCount] = {}, work[kEngineCount] = {};
 };
 
@@ -75,6 +87,8 @@ class Execution {
   void Record(bool on) { is_recording_ = on; }
   /*! \brief Of the last run, in the order of their beginnings. */
   const std::vector<Stretch>& stretches() const { return stretches_; }
+  /*! \brief By line. */
+  const std::vector<LineSpan>& spans() const { return spans_; }
 
  private:
   struct Segment {
@@ -118,8 +132,9 @@ class Execution {
   std::vector<Deferred> deferred_;
   bool is_recording_ = false;
   std::vector<Stretch> stretches_;
-  /*! \brief The last stretch of each engine, or -1. */
-  int64_t latest_[kEngineCount] = {};
+  /*! \brief The last stretch of each engine, and of scalar code, or -1. */
+  int64_t latest_[kEngineCount + 1] = {};
+  std::vector<LineSpan> spans_;
 };
 
 }  // namespace npu::isa

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...backend.isa.cases import Case, Outcome, Random, outcome, random_case
+from ...backend.isa.cases import Case, Outcome, Random, memory_name, outcome, random_case
 from ...backend.isa.kinds import ELEMENT_BYTES, Address, Place
 from ...backend.isa.machine import CONSTANTS, FIRST_PORT, SEGMENT_BITS, WORKSPACE, Line, Machine
-from ...backend.isa.oracle import NUMPY_TYPES, REALS, Refused, State, extent_of, run
+from ...backend.isa.operations import NUMPY_TYPES, REALS, Array
+from ...backend.isa.oracle import Refused, State, extent_of, run
 from ...backend.isa.program import Program
 from .emulator import NO_LIMITS, Emulator, EmulatorError, Limits, Result
 
@@ -162,7 +163,12 @@ def _differences(case: Case, expected: Outcome, result: Result) -> Iterator[str]
                 if _are_near(parts[0], parts[1], kind, scale):
                     places = np.setdiff1d(places, area.places)
         if places.size:
-            yield f"{places.size} bytes of memory {number} differ, the first is {places[0]}"
+            yield _differing(case.machine, number, places)
+
+
+def _differing(machine: Machine, number: int, places: Array) -> str:
+    name = memory_name(machine, number)
+    return f"{places.size} bytes of {name} differ, the first is {places[0]}"
 
 
 def _scale(case: Case, kind: str) -> float:
@@ -185,15 +191,32 @@ def _are_near(one: bytes, other: bytes, kind: str, scale: float) -> bool:
     wide = 1e-3 if kind == "f16" else TOLERANCE
     if scale > _TOO_LARGE:
         return True
-    return bool(np.allclose(found, wanted, rtol=wide, atol=wide * scale, equal_nan=True))
+    # Numbers below the least normal one have few digits.
+    near = wide * scale + float(np.finfo(NUMPY_TYPES[kind]).tiny)
+    return bool(np.allclose(found, wanted, rtol=wide, atol=near, equal_nan=True))
 
 
 # ---- Programs -----------------------------------------------------------------------------------
 
 
-def random_trial(
-    machine: Machine, random: Random, names: Sequence[str], count: int
-) -> Trial | None:
+def difference(trial: Trial, result: Result, expected: Outcome) -> str:
+    """Return where memories differ from those that the oracles leave; empty: nowhere.
+
+    Parameters
+    ----------
+    trial
+        The program.
+    result, expected
+        What the emulator and the oracles made of it.
+    """
+    for number, found in memories_of(trial.machine, result, trial.inputs).items():
+        one, other = (np.frombuffer(it, np.uint8) for it in (found, expected.memories[number]))
+        if (places := np.flatnonzero(one != other)).size:
+            return _differing(trial.machine, number, places)
+    return ""
+
+
+def random_trial(machine: Machine, random: Random, names: Sequence[str], count: int) -> Trial:
     """Return a program of random instructions that often touch the same bytes.
 
     Parameters
@@ -205,12 +228,12 @@ def random_trial(
     names
         The instructions that it is made of.
     count
-        How many it has.
+        How many it has, or fewer, so that there is a register for each address.
 
     Returns
     -------
     trial
-        The program without an end; None: its addresses need more registers than there are.
+        The program without an end.
     """
     registers = [0]
     lines: list[Line] = []
@@ -221,9 +244,11 @@ def random_trial(
         case = random_case(machine, names[int(random.integers(len(names)))], random)
         memories, inputs = memories or case.memories, case.inputs
         fields = dict(case.line.fields)
-        for name, kind in case.instruction.fields.items():
-            if not isinstance(kind, Address):
-                continue
+        kinds = case.instruction.fields.items()
+        addresses = [name for name, kind in kinds if isinstance(kind, Address)]
+        if len(registers) + len(addresses) > machine.registers:
+            continue
+        for name in addresses:
             place = case.line.fields[name]
             assert isinstance(place, Place)
             address = case.registers[place.register] + place.offset
@@ -235,14 +260,8 @@ def random_trial(
             taken.append(address)
             fields[name] = Place(len(registers))
             registers.append(address)
-        if all(
-            isinstance(fields[name], Place) and fields[name] != case.line.fields[name]
-            for name, kind in case.instruction.fields.items()
-            if isinstance(kind, Address)
-        ):
+        if all(fields[name] != case.line.fields[name] for name in addresses):
             lines.append(replace(case.line, fields=fields))
-    if len(registers) > machine.registers:
-        return None
     registers += [0] * (machine.registers - len(registers))
     return Trial(machine, tuple(lines), tuple(registers), memories, inputs)
 

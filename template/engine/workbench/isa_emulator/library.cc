@@ -28,13 +28,14 @@ struct npu_isa_run {
   uint64_t seed;
   /*! \brief A Sync; -1: as the table says. */
   int64_t sync;
+  int64_t is_only_timed;
   /*! \brief The memories of inputs and outputs. */
   uint8_t* const* ports;
   /*! \brief By memory of the table: its contents before, and after. That which holds tensors is the
    *  workspace here. */
   uint8_t* const* memories;
   int64_t* registers;
-  int64_t instructions, cycles;
+  int64_t instructions, cycles, scalar;
   /*! \brief By engine. */
   int64_t *busy, *stalled, *work;
   /*! \brief By line: how often it was executed, and how many cycles it waited for others. */
@@ -86,6 +87,7 @@ NPU_EXPORT int32_t npu_isa_execute(const npu::isa::Program* program, npu_isa_run
     settings.most_delay = run->most_delay;
     settings.seed = run->seed;
     if (run->sync >= 0) settings.sync = static_cast<Sync>(run->sync);
+    settings.is_only_timed = run->is_only_timed != 0;
     execution.Run(settings);
     each_memory([](const uint8_t* inside, uint8_t* outside, size_t bytes) {
       if (bytes > 0) std::memcpy(outside, inside, bytes);
@@ -96,6 +98,7 @@ NPU_EXPORT int32_t npu_isa_execute(const npu::isa::Program* program, npu_isa_run
     const Totals totals = execution.totals();
     run->instructions = totals.instructions;
     run->cycles = totals.cycles;
+    run->scalar = totals.scalar;
     for (int32_t i = 0; i < kEngineCount; ++i) {
       if (run->busy != nullptr) run->busy[i] = totals.busy[i];
       if (run->stalled != nullptr) run->stalled[i] = totals.stalled[i];

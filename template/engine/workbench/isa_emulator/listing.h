@@ -12,8 +12,9 @@
 
 namespace npu::isa {
 
-/*! \brief The memories that a program needs, and its instructions, each with the op and the loop
- * that it was made of, where they are others than those of the line before. */
+/*! \brief The memories that a program needs, and its instructions. In lines that begin with "#"
+ *  before them: the op and its kernel, what lies in the memories, and the loops that they were made
+ *  of, each where it begins. */
 std::string Listing(const Program& program);
 
 }  // namespace npu::isa

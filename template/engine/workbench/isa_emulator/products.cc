@@ -49,6 +49,22 @@ void ToFloat(const uint8_t* from, int64_t count, float* to) {
 
 using Widen = void (*)(const uint8_t* from, int64_t count, float* to);
 
+/*! \brief Integers wrap in `Sum`. */
+template <typename Data, typename Weight, typename Wide, typename Sum>
+void AddProducts(const uint8_t* row, const uint8_t* weights, uint8_t* sums, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const auto at = static_cast<size_t>(i);
+    Data a;
+    Weight b;
+    Sum sum;
+    std::memcpy(&a, row + at * sizeof(Data), sizeof(Data));
+    std::memcpy(&b, weights + at * sizeof(Weight), sizeof(Weight));
+    std::memcpy(&sum, sums + at * sizeof(Sum), sizeof(Sum));
+    sum += static_cast<Sum>(static_cast<Wide>(a) * static_cast<Wide>(b));
+    std::memcpy(sums + at * sizeof(Sum), &sum, sizeof(Sum));
+  }
+}
+
 Widen WidenOf(Name type) {
   switch (type) {
     case Name::kF32:
@@ -110,6 +126,19 @@ void MultiplyRows(State& s, const uint8_t* const* rows, int64_t count, Name type
         }
       }
     }
+  }
+}
+
+ProductRow ProductRowOf(Name type) {
+  switch (type) {
+    case Name::kF32:
+      return AddProducts<float, float, float, float>;
+    case Name::kI8:
+      return AddProducts<int8_t, int8_t, int32_t, uint32_t>;
+    case Name::kU8:
+      return AddProducts<uint8_t, int8_t, int32_t, uint32_t>;
+    default:
+      kit::Refuse("products are of f32, i8 and u8");
   }
 }
 

@@ -30,6 +30,11 @@ constexpr int64_t kMostRows = 128;
 void MultiplyRows(State& s, const uint8_t* const* rows, int64_t count, Name type,
                   const Weights& weights, void* totals);
 
+using ProductRow = void (*)(const uint8_t* row, const uint8_t* weights, uint8_t* sums, int64_t n);
+
+/*! \brief sums[c] += row[c] * weights[c], of the types of `MultiplyRows` for data of a type. */
+ProductRow ProductRowOf(Name type);
+
 }  // namespace npu::isa
 
 #endif  // ISA_EMULATOR_PRODUCTS_H_

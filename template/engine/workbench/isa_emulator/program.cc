@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
@@ -19,6 +20,8 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kCheckedFrom = 32;
+/*! \brief Of what belongs to a line, a source and an allocation. */
+constexpr size_t kNoteBytes = 12, kSourceBytes = 12, kAllocationBytes = 32;
 /*! \brief Of an instruction: sums of them are far from any limit. */
 constexpr int64_t kMostCycles = INT64_C(1) << 40;
 
@@ -32,8 +35,9 @@ struct Header {
   uint32_t lines, texts, inputs, outputs;
   uint64_t workspace, constants, text_bytes;
   uint32_t name_bytes, other_zero;
+  uint32_t sources, allocations;
 };
-static_assert(sizeof(Header) == 88, "the header of a program has another size");
+static_assert(sizeof(Header) == 96, "the header of a program has another size");
 
 [[noreturn]] void Corrupt(const std::string& why) { kit::Refuse("the program is corrupt: " + why); }
 
@@ -75,6 +79,29 @@ std::vector<int64_t> ReadSizes(const uint8_t* bytes, uint32_t count) {
     sizes.push_back(static_cast<int64_t>(size));
   }
   return sizes;
+}
+
+/*! \brief An allocation; its memory must have such bytes. */
+Allocation ReadAllocation(const uint8_t* bytes, int64_t workspace) {
+  const auto address = Read<uint64_t>(bytes), size = Read<uint64_t>(bytes + 8);
+  const uint64_t segment = address >> kSegmentBits;
+  Allocation found = {};
+  found.text = Read<uint32_t>(bytes + 16);
+  found.first = Read<uint32_t>(bytes + 20);
+  found.last = Read<uint32_t>(bytes + 24);
+  found.memory = SegmentedMemory();
+  int64_t room = workspace;
+  if (segment != kWorkspace) {
+    if (segment == 0 || segment > kMemoryCount) Corrupt("it allocates in no memory");
+    found.memory = static_cast<int32_t>(segment) - 1;
+    room = kMemories[found.memory].bytes;
+  }
+  found.offset = static_cast<int64_t>(address & ((uint64_t{1} << kSegmentBits) - 1));
+  if (found.offset > room || size > static_cast<uint64_t>(room - found.offset)) {
+    Corrupt("it allocates more than a memory has");
+  }
+  found.bytes = static_cast<int64_t>(size);
+  return found;
 }
 
 // ---- Words ----
@@ -156,6 +183,13 @@ int32_t CheckedRegister(const FieldInfo& field, uint64_t raw) {
 
 }  // namespace
 
+int32_t SegmentedMemory() {
+  for (int32_t i = 0; i < kMemoryCount; ++i) {
+    if (kMemories[i].bytes == 0) return i;
+  }
+  return 0;
+}
+
 uint32_t ChecksumOf(const uint8_t* bytes, size_t size) {
   // Eight bytes at a time.
   static const auto tables = [] {
@@ -217,7 +251,9 @@ Program::Program(const uint8_t* bytes, size_t size) {
   parts.Take(1, sizeof(header));
   const uint8_t* ports = parts.Take(uint64_t{header.inputs} + header.outputs, 8);
   parts.Take(header.name_bytes, 1);
-  const uint8_t* notes = parts.Take(header.lines, 8);
+  const uint8_t* notes = parts.Take(header.lines, kNoteBytes);
+  const uint8_t* from = parts.Take(header.sources, kSourceBytes);
+  const uint8_t* kept = parts.Take(header.allocations, kAllocationBytes);
   const uint8_t* text = parts.Take(header.text_bytes, 1);
   constants = parts.Take(header.constants, 1);
   const uint8_t* words = parts.Take(header.lines, kWordBytes);
@@ -238,12 +274,33 @@ Program::Program(const uint8_t* bytes, size_t size) {
     Corrupt("its texts do not fill their part");
   }
 
+  sources.resize(1);
+  for (uint32_t i = 0; i < header.sources; ++i, from += kSourceBytes) {
+    const auto source = Read<Source>(from);
+    if (source.within > i || source.text >= texts.size() || source.reason >= texts.size()) {
+      Corrupt("it has no text or loop for a source");
+    }
+    sources.push_back(source);
+  }
+  for (uint32_t i = 0; i < header.allocations; ++i, kept += kAllocationBytes) {
+    allocations.push_back(ReadAllocation(kept, workspace));
+    const Allocation& allocation = allocations.back();
+    if (allocation.text >= texts.size() || allocation.first > allocation.last ||
+        allocation.last >= header.lines) {
+      Corrupt("it has no text or lines for what it allocates");
+    }
+  }
+
   lines.resize(header.lines);
   for (size_t i = 0; i < lines.size(); ++i) {
     Line& line = lines[i];
-    line.label = Read<uint32_t>(notes + 8 * i);
-    line.note = Read<uint32_t>(notes + 8 * i + 4);
-    if (line.label >= texts.size() || line.note >= texts.size()) Corrupt("it lacks a text");
+    line.label = Read<uint32_t>(notes + kNoteBytes * i);
+    line.note = Read<uint32_t>(notes + kNoteBytes * i + 4);
+    line.source = Read<uint32_t>(notes + kNoteBytes * i + 8);
+    if (line.label >= texts.size() || line.note >= texts.size() || line.source >= sources.size()) {
+      Corrupt("it lacks a text or a source");
+    }
+    line.is_scalar = sources[line.source].reason != 0;
     try {
       Decode(words + kWordBytes * i, &line);
     } catch (kit::Failure& failure) {
@@ -344,7 +401,7 @@ std::string Program::TextOf(size_t index) const {
         break;
       case FieldKind::kFloat: {
         const auto real = Get<float>(values, field->place);
-        if (real != 0) value = Digits(real);
+        if (real != 0 || std::signbit(real)) value = Digits(real);
         break;
       }
       case FieldKind::kRegister: {

@@ -45,12 +45,37 @@ struct Line {
   int64_t cycles, work, waits;
   /*! \brief Where its fields are among those of the program. */
   uint32_t fields;
-  /*! \brief The model's op, and the loop of it, as numbers of texts. */
+  /*! \brief The model's op, and its kernel, as numbers of texts. */
   uint32_t label, note;
+  /*! \brief The loop of the kernel, as a number of a source. */
+  uint32_t source;
+  bool is_scalar;
   int32_t engine, address_count, extent_count;
   AddressSlot addresses[kMostAddresses];
   Measures::Extent extents[kMostBoxes];
 };
+
+/*! \brief A loop or statement that lines were made of. Number 0 is none. */
+struct Source {
+  /*! \brief The loop around it, as the number of a source before it. */
+  uint32_t within;
+  /*! \brief The loop, and why it runs as scalar code or an empty text, as numbers of texts. */
+  uint32_t text, reason;
+};
+
+/*! \brief Bytes of a scratchpad or the workspace that have a purpose from one line to another. */
+struct Allocation {
+  /*! \brief What they are, as the number of a text. */
+  uint32_t text;
+  uint32_t first, last;
+  /*! \brief The memory in the table. */
+  int32_t memory;
+  /*! \brief The place in that memory, or in the workspace. */
+  int64_t offset, bytes;
+};
+
+/*! \brief The memory that holds tensors, by its place in the table. */
+int32_t SegmentedMemory();
 
 /*! \brief A program. It refers to the bytes that it was read from. */
 class Program {
@@ -62,6 +87,8 @@ class Program {
   /*! \brief The structs of all lines; pointers in them are null. */
   std::vector<uint64_t> fields;
   std::vector<std::string_view> texts;
+  std::vector<Source> sources;
+  std::vector<Allocation> allocations;
   std::vector<int64_t> inputs, outputs;
   int64_t workspace = 0;
   const uint8_t* constants = nullptr;

@@ -3,7 +3,6 @@
  * \file main.cc
  * \brief Runs an exported model without Python: tvm-ffi, TVM's runtime, the backend's runtime.
  */
-#include <dlfcn.h>
 #include <tvm/ffi/any.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
@@ -25,19 +24,18 @@
 #include <iterator>
 #include <map>
 #include <optional>
-#include <stdexcept>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "backend.h"
+#include "decoder.h"
+#include "model.h"
 
 namespace {
 
-namespace ffi = tvm::ffi;
-
-constexpr const char* kBackend = BACKEND_NAME;
-constexpr const char* kRuntime = "lib" BACKEND_PACKAGE "_runtime.so";
+// NOLINTNEXTLINE(google-build-using-namespace)
+using namespace run_model;
 
 constexpr const char* kUsage = R"(Usage: run_model MODEL.so [option ...]
 
@@ -45,44 +43,18 @@ constexpr const char* kUsage = R"(Usage: run_model MODEL.so [option ...]
   --input DTYPE:SHAPE        the next input, made up and always the same: float32:1x3x224x224
   --input DTYPE:SHAPE:FILE   the next input, raw numbers: float32:1x3x224x224:image.bin
   --function NAME            what to call (main)
+  --session                  keep the states of the model from call to call
   --output PREFIX            write the results to PREFIX_0.npy, PREFIX_1.npy ...
-  --runs N                   call N more times, and print times
+  --runs N                   call N more times, print times, and write the last results
   --counters                 print what the NPU counted
   --device INDEX             which NPU
+
+Or, to continue a text with a decoder:
+
+  --prompt TOKENS            numbers, such as 12,7,30, or a file of them
+  --most N                   how many tokens to add at most (64)
+  --stop TOKENS              numbers that end the text
 )";
-
-/*! \brief An error that the user can fix; the message is a sentence. */
-class UserError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/*! \brief Host memory for tensors. */
-struct HostMemory {
-  static constexpr size_t kAlignment = 64;
-  void AllocData(DLTensor* tensor) {
-    size_t size = ffi::GetDataSize(*tensor);
-    size = (size + kAlignment - 1) / kAlignment * kAlignment;
-    tensor->data = std::aligned_alloc(kAlignment, std::max(size, kAlignment));
-    if (tensor->data == nullptr) throw UserError("There is not enough memory for the inputs.");
-  }
-  void FreeData(DLTensor* tensor) { std::free(tensor->data); }
-};
-
-using Dims = std::vector<int64_t>;
-
-ffi::Tensor MakeTensor(const Dims& shape, DLDataType dtype) {
-  constexpr int64_t kMost = int64_t{1} << 40;
-  int64_t count = 1;
-  for (int64_t size : shape) {
-    if (size < 0 || (size > 0 && count > kMost / size)) {
-      throw UserError("An input has an impossible shape.");
-    }
-    count *= size;
-  }
-  return ffi::Tensor::FromNDAlloc(HostMemory(), ffi::ShapeView(shape.data(), shape.size()), dtype,
-                                  DLDevice{kDLCPU, 0});
-}
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -241,62 +213,6 @@ ffi::Tensor ReadInput(const std::string& text) {
 
 // ---- The model ----
 
-/*! \brief Refuses a file that would crash the dynamic loader (it maps without checks), or that the
- *  loader would refuse with a poor message. */
-void CheckLibrary(const std::string& path) {
-  constexpr size_t kHeader = 64, kMachine = 18, kTable = 40, kEntry = 58, kCount = 60;
-  char header[kHeader] = {}, mine[kHeader] = {};
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) throw UserError("There is no file '" + path + "' that can be read.");
-  auto size = static_cast<uint64_t>(file.tellg());
-  file.seekg(0).read(header, kHeader);
-  if (!file || std::memcmp(header, "\177ELF\002", 5) != 0) {
-    throw UserError("'" + path + "' is not a shared library of 64 bits.");
-  }
-  std::ifstream("/proc/self/exe", std::ios::binary).read(mine, kHeader);
-  if (std::memcmp(header + kMachine, mine + kMachine, 2) != 0) {
-    throw UserError("'" + path + "' was compiled for another kind of processor: set the target.");
-  }
-  // Its last part is the table of sections.
-  uint64_t table = 0;
-  uint16_t entry = 0, count = 0;
-  std::memcpy(&table, header + kTable, sizeof(table));
-  std::memcpy(&entry, header + kEntry, sizeof(entry));
-  std::memcpy(&count, header + kCount, sizeof(count));
-  if (table > size || size - table < uint64_t{entry} * count) {
-    throw UserError("'" + path + "' is truncated: copy it again.");
-  }
-}
-
-template <typename... Args>
-ffi::Any CallOf(const ffi::Module& module, const std::string& name, Args&&... args) {
-  ffi::Optional<ffi::Function> function = module->GetFunction(name);
-  if (!function.has_value()) throw UserError("The model has no function '" + name + "'.");
-  return (*function)(std::forward<Args>(args)...);
-}
-
-/*! \brief Loads the backend's runtime, and its driver with it: TVM's runtime does not know it. */
-void LoadBackend() {
-  if (dlopen(kRuntime, RTLD_NOW | RTLD_LOCAL) == nullptr) {
-    throw UserError(std::string("The runtime of the backend does not load: ") + dlerror() +
-                    ". Put it beside TVM's libraries, and set LD_LIBRARY_PATH.");
-  }
-}
-
-/*! \brief Loads a library and makes a virtual machine for it, as relax.VirtualMachine does. */
-ffi::Module LoadModel(const std::string& path) {
-  CheckLibrary(path);
-  // With a path, or the loader would look in the system's folders.
-  ffi::Module library = ffi::Module::LoadFromFile(std::filesystem::absolute(path).string());
-  if (!library->GetFunction("vm_load_executable").has_value()) {
-    throw UserError("'" + path + "' is not a model that export_library() of TVM has written.");
-  }
-  auto machine = CallOf(library, "vm_load_executable").cast<ffi::Module>();
-  constexpr int kPooledAllocator = 2;
-  CallOf(machine, "vm_initialization", static_cast<int>(kDLCPU), 0, kPooledAllocator);
-  return machine;
-}
-
 /*! \brief Prints the NPU's counters for each region of the model. */
 void PrintCounters(const ffi::Module& module) {
   if (module->kind() == std::string(kBackend)) {
@@ -326,8 +242,9 @@ void Flatten(const ffi::Any& result, std::vector<ffi::Tensor>* tensors) {
 struct Arguments {
   std::string model, function = "main", output;
   std::vector<std::string> inputs;
-  int runs = 0, device = -1;
-  bool counters = false;
+  std::vector<int64_t> prompt, stop;
+  int runs = 0, device = -1, most = 64;
+  bool counters = false, session = false;
 };
 
 int ReadNumber(const std::string& option, const std::string& text) {
@@ -335,6 +252,17 @@ int ReadNumber(const std::string& option, const std::string& text) {
     throw UserError(option + " takes a number, not '" + text + "'.");
   }
   return std::stoi(text);
+}
+
+/*! \brief Reads numbers of tokens, or a file of them, between commas, spaces or lines. */
+std::vector<int64_t> ReadTokens(const std::string& option, std::string text) {
+  if (std::filesystem::is_regular_file(text)) text = ReadFile(text);
+  std::replace(text.begin(), text.end(), ',', ' ');
+  std::istringstream words(text);
+  std::vector<int64_t> tokens;
+  for (std::string word; words >> word;) tokens.push_back(ReadNumber(option, word));
+  if (tokens.empty()) throw UserError(option + " has no tokens; give at least one.");
+  return tokens;
 }
 
 Arguments ReadArguments(int argc, char** argv) {
@@ -357,6 +285,14 @@ Arguments ReadArguments(int argc, char** argv) {
       arguments.device = ReadNumber(option, value());
     } else if (option == "--counters") {
       arguments.counters = true;
+    } else if (option == "--session") {
+      arguments.session = true;
+    } else if (option == "--prompt") {
+      arguments.prompt = ReadTokens(option, value());
+    } else if (option == "--most") {
+      arguments.most = ReadNumber(option, value());
+    } else if (option == "--stop") {
+      arguments.stop = ReadTokens(option, value());
     } else if (option[0] == '-' || !arguments.model.empty()) {
       throw UserError("'" + option + "' is not understood.\n\n" + kUsage);
     } else {
@@ -364,7 +300,83 @@ Arguments ReadArguments(int argc, char** argv) {
     }
   }
   if (arguments.model.empty()) throw UserError(std::string("Which model?\n\n") + kUsage);
+  const bool is_call = arguments.session || !arguments.inputs.empty() ||
+                       !arguments.output.empty() || arguments.runs > 0;
+  if (is_call && !arguments.prompt.empty()) {
+    throw UserError(
+        "--prompt continues a text: it takes no --input, --session, --output or --runs.");
+  }
   return arguments;
+}
+
+/*! \brief Writes the likeliest tokens behind a prompt as they come. */
+void Continue(const ffi::Module& machine, const Arguments& arguments) {
+  using Clock = std::chrono::steady_clock;
+  Decoder decoder(machine);
+  std::vector<int64_t> tokens = arguments.prompt;
+  const Clock::time_point start = Clock::now();
+  Clock::time_point first = start;
+  int count = 0;
+  while (count < arguments.most) {
+    const int64_t token = decoder.Feed(tokens);
+    if (std::count(arguments.stop.begin(), arguments.stop.end(), token) != 0) break;
+    std::printf("%s%lld", count == 0 ? "" : ",", static_cast<long long>(token));
+    std::fflush(stdout);
+    if (count++ == 0) first = Clock::now();
+    if (decoder.IsFull()) break;
+    tokens = {token};
+  }
+  const std::chrono::duration<double> before = first - start, later = Clock::now() - first;
+  std::printf("\n");
+  std::fflush(stdout);
+  std::fprintf(stderr, "%zu tokens read; the first behind %.2f s", arguments.prompt.size(),
+               before.count());
+  if (count > 1) std::fprintf(stderr, ", then %.1f tokens per second", (count - 1) / later.count());
+  std::fprintf(stderr, "\n");
+}
+
+/*! \brief Calls a function, perhaps several times and in a session; writes the last results. */
+void CallAndWrite(const ffi::Module& machine, const Arguments& arguments) {
+  std::vector<ffi::Tensor> inputs;
+  for (const std::string& input : arguments.inputs) inputs.push_back(ReadInput(input));
+  std::optional<Session> session;
+  if (arguments.session) session.emplace(machine);
+
+  const std::string& name = arguments.function;
+  const std::string called = session ? Session::FormOf(name) : name;
+  FunctionOf(machine, called);
+  auto arity = CallOf(machine, "get_function_arity", called).cast<int64_t>();
+  if (session) --arity;
+  if (static_cast<size_t>(arity) != inputs.size()) {
+    throw UserError("'" + name + "' takes " + std::to_string(arity) + " inputs, but there are " +
+                    std::to_string(inputs.size()) + " --input.");
+  }
+  const std::vector<ffi::AnyView> views(inputs.begin(), inputs.end());
+  auto call_once = [&] {
+    return session ? session->Call(name, inputs) : CallWith(machine, name, views);
+  };
+  ffi::Any result = call_once();
+  std::vector<double> milliseconds;
+  for (int i = 0; i < arguments.runs; ++i) {
+    auto start = std::chrono::steady_clock::now();
+    result = call_once();
+    std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
+    milliseconds.push_back(time.count());
+  }
+  std::vector<ffi::Tensor> results;
+  Flatten(result, &results);
+  for (size_t i = 0; i < results.size(); ++i) {
+    std::printf("output %zu: %s %s\n", i, ffi::DLDataTypeToString(results[i].dtype()).c_str(),
+                ShapeText(results[i]).c_str());
+    if (!arguments.output.empty()) {
+      WriteNumpy(arguments.output + "_" + std::to_string(i) + ".npy", results[i]);
+    }
+  }
+  if (arguments.runs > 0) {
+    std::sort(milliseconds.begin(), milliseconds.end());
+    std::printf("%d runs: best %.3f ms, median %.3f ms\n", arguments.runs, milliseconds.front(),
+                milliseconds[milliseconds.size() / 2]);
+  }
 }
 
 void Run(const Arguments& arguments) {
@@ -374,42 +386,10 @@ void Run(const Arguments& arguments) {
     ffi::Function::GetGlobalRequired(name)(arguments.device);
   }
   ffi::Module machine = LoadModel(arguments.model);
-  std::vector<ffi::AnyView> inputs;
-  std::vector<ffi::Tensor> tensors;
-  for (const std::string& input : arguments.inputs) tensors.push_back(ReadInput(input));
-  for (const ffi::Tensor& tensor : tensors) inputs.emplace_back(tensor);
-
-  int64_t arity = CallOf(machine, "get_function_arity", arguments.function).cast<int64_t>();
-  if (static_cast<size_t>(arity) != inputs.size()) {
-    throw UserError("'" + arguments.function + "' takes " + std::to_string(arity) +
-                    " inputs, but there are " + std::to_string(inputs.size()) + " --input.");
-  }
-  ffi::Function call = *machine->GetFunction(arguments.function);
-  auto call_once = [&] {
-    ffi::Any result;
-    call.CallPacked(inputs.data(), static_cast<int32_t>(inputs.size()), &result);
-    return result;
-  };
-  std::vector<ffi::Tensor> results;
-  Flatten(call_once(), &results);
-  for (size_t i = 0; i < results.size(); ++i) {
-    std::printf("output %zu: %s %s\n", i, ffi::DLDataTypeToString(results[i].dtype()).c_str(),
-                ShapeText(results[i]).c_str());
-    if (!arguments.output.empty()) {
-      WriteNumpy(arguments.output + "_" + std::to_string(i) + ".npy", results[i]);
-    }
-  }
-  if (arguments.runs > 0) {
-    std::vector<double> milliseconds;
-    for (int i = 0; i < arguments.runs; ++i) {
-      auto start = std::chrono::steady_clock::now();
-      call_once();
-      std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
-      milliseconds.push_back(time.count());
-    }
-    std::sort(milliseconds.begin(), milliseconds.end());
-    std::printf("%d runs: best %.3f ms, median %.3f ms\n", arguments.runs, milliseconds.front(),
-                milliseconds[milliseconds.size() / 2]);
+  if (arguments.prompt.empty()) {
+    CallAndWrite(machine, arguments);
+  } else {
+    Continue(machine, arguments);
   }
   if (arguments.counters) PrintCounters(machine);
 }

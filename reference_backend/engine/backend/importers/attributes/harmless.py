@@ -73,6 +73,9 @@ HARMLESS: Mapping[str, Mapping[str, Mapping[str, Harmless]]] = {
         "Dropout": {
             "input ratio": _UNTRAINED, "is_test": _TESTED, "ratio": _UNTRAINED, "seed": _UNTRAINED,
         },
+        "GroupQueryAttention": {
+            "smooth_softmax": Harmless("It is off.", _is("smooth_softmax", 0)),
+        },
         "MatMulNBits": {"accuracy_level": _HINT},
         "MaxPool": {
             "storage_order": Harmless("It is for the indices only.", _is("outputs", 1)),

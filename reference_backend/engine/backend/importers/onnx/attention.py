@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention and RotaryEmbedding of ONNX in the operators of which their definitions consist."""
+"""Attention of ONNX in the operators of which its definition consists."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import numpy as np
 from onnx import TensorProto
 
 from ...shared.messages import FIX_SIZES
+from .groups import Groups, capped, scaled
 from .node import Node, Rule
 
 _BEFORE_SOFTMAX, _AFTER_SOFTCAP, _AFTER_BIAS, _AFTER_SOFTMAX = range(4)
@@ -41,10 +42,13 @@ class _Attention:
         self.mode = int(get("qk_matmul_output_mode", 0))
         self.precision = int(get("softmax_precision", 0))
         self.is_flat = len(self._sizes(self.q)) == 3
+        apart = [self._before_repetition(name) for name in (self.k, self.v)]
+        is_cached = self.past_k or any(node.proto.output[1:3])
+        if not self.is_flat and not is_cached and all(apart):
+            self.k, self.v = apart
         self.q_heads = self._heads(self.q, "q_num_heads")
         self.kv_heads = self._heads(self.k, "kv_num_heads")
-        if self.q_heads % self.kv_heads:
-            node.refuse(f"kv_num_heads={self.kv_heads} does not divide the {self.q_heads} of q")
+        self.groups = Groups(node, self.q_heads, self.kv_heads)
         if bool(self.past_k) != bool(self.past_v):
             node.refuse("past_key and past_value must be given together")
         if self.filled and self.past_k:
@@ -54,6 +58,20 @@ class _Attention:
                 f"softmax_precision={self.precision} is not supported; supported are "
                 "1 (float), 10 (float16) and 11 (double)"
             )
+
+    def _before_repetition(self, name: str) -> str:
+        """Return keys or values before exporters repeated their heads for queries; "" if not so."""
+        shapes = []
+        for op in ("Reshape", "Expand", "Unsqueeze"):
+            producer = self.node.graph.producers.get(name)
+            if producer is None or producer.op_type != op:
+                return ""
+            shapes.append([*(self.node.shape(name) or ())])
+            name = producer.input[0]
+        repeated, wide, narrow = shapes
+        if len(wide) != 5 or repeated != [wide[0], wide[1] * wide[2], *wide[3:]]:
+            return ""
+        return name if narrow == [*wide[:2], 1, *wide[3:]] else ""
 
     # ---- Sizes ----------------------------------------------------------------------------------
 
@@ -98,7 +116,8 @@ class _Attention:
         q = self._by_heads(self.q, self.q_heads)
         k = self._cached(self._by_heads(self.k, self.kv_heads), self.past_k, present_k)
         v = self._cached(self._by_heads(self.v, self.kv_heads), self.past_v, present_v)
-        scores = self._products(q, self._for_each_query(k, self.k))
+        q = self.groups.joined(q, self._size(self.q, self.q_heads))
+        scores = scaled(node, q, k, self._scale(), self.dtype)
         shown = {_BEFORE_SOFTMAX: scores}
         if self.softcap:
             if scores_out and self.mode == _BEFORE_SOFTMAX:
@@ -106,24 +125,24 @@ class _Attention:
                     "qk_matmul_output_mode=0 with softcap is not supported: ONNX Runtime and "
                     "ONNX's reference differ there"
                 )
-            limit = node.literal(self.softcap, self.dtype)
-            scores = node.write("Mul", node.write("Tanh", node.write("Div", scores, limit)), limit)
+            scores = capped(node, scores, self.softcap, self.dtype)
         shown[_AFTER_SOFTCAP] = scores
         bias, has_empty = self._bias()
         if bias:
-            scores = node.write("Add", scores, bias)
+            scores = node.write("Add", scores, self.groups.bias(bias, self._sizes_of_bias()))
         shown[_AFTER_BIAS] = scores
         weights = self._softmax(scores, has_empty)
         shown[_AFTER_SOFTMAX] = weights
         if scores_out:
             if self.mode not in shown:
                 self.node.refuse(f"qk_matmul_output_mode={self.mode}; supported are 0 to 3")
-            node.write("Identity", shown[self.mode], output=scores_out)
-        v = self._for_each_query(v, self.v)
+            self.groups.split(shown[self.mode], self._key_steps("a result of scores"), scores_out)
+        mixed = node.write("MatMul", weights, v)
+        size = self._size(self.v, self.kv_heads)
         if not self.is_flat:
-            node.write("MatMul", weights, v, output=y)
+            self.groups.split(mixed, size, y)
             return
-        rows = node.transpose(node.write("MatMul", weights, v), (0, 2, 1, 3))
+        rows = node.transpose(self.groups.split(mixed, size), (0, 2, 1, 3))
         node.reshape(rows, (0, 0, -1), y)
 
     def _by_heads(self, name: str, heads: int) -> str:
@@ -140,35 +159,19 @@ class _Attention:
             return self.node.write("Concat", past, new, output=present, axis=2)
         return self.node.write("Identity", new, output=present) if present else new
 
-    def _for_each_query(self, x: str, origin: str) -> str:
-        """Repeat the heads of keys or values for the queries that share them."""
-        group = self.q_heads // self.kv_heads
-        if group == 1:
-            return x
-        size = self._sizes(origin)[-1]
-        if size is None:
-            self.node.refuse(f"the size of a head of {origin!r} is open, and queries share heads")
-        size = size // self.kv_heads if self.is_flat else size
-        node = self.node
-        copies = node.write("Concat", *[node.unsqueeze(x, 2)] * group, axis=2)
-        return node.reshape(copies, (0, self.q_heads, -1, size))
+    def _size(self, name: str, heads: int) -> int | None:
+        """Return the size of a head."""
+        width = self._sizes(name)[-1]
+        return width // heads if self.is_flat and width is not None else width
 
-    def _products(self, q: str, k: str) -> str:
-        """Multiply queries and keys, and scale the products."""
-        node = self.node
-        turned = node.transpose(k, (0, 1, 3, 2))
+    def _scale(self) -> float:
         scale = self.node.attributes.get("scale")
         if scale is None:
-            width = self._sizes(self.q)[-1]
-            if width is None:
+            size = self._size(self.q, self.q_heads)
+            if size is None:
                 self.node.refuse("scale is missing, and the size of a head is open")
-            scale = 1 / math.sqrt(width // self.q_heads if self.is_flat else width)
-        if self.dtype == "float32" or scale <= 0:
-            product = node.write("MatMul", q, turned)
-            return node.write("Mul", product, node.literal(scale, self.dtype))
-        # The product alone might leave the range of float16.
-        root = node.literal(math.sqrt(scale), self.dtype)
-        return node.write("MatMul", node.write("Mul", q, root), node.write("Mul", turned, root))
+            return 1 / math.sqrt(size)
+        return float(scale)
 
     def _softmax(self, scores: str, has_empty: bool) -> str:
         node = self.node
@@ -215,6 +218,19 @@ class _Attention:
             hidden = node.write("Where", allowed[0], node.literal(zero), node.literal(lowest))
         bias = node.add(real, hidden) if real else hidden
         return bias, self._hides_all(bias)
+
+    def _sizes_of_bias(self) -> Sequence[int | None] | None:
+        """Return the sizes of the bias, of which that of heads is known if the mask's is."""
+        steps = (self._sizes(self.q)[-2], self._sizes(self.k)[-2])
+        past = self._sizes(self.past_k)[-2] if self.past_k else 0
+        keys = None if steps[1] is None or past is None else steps[1] + past
+        sizes = self.node.sizes(self.mask) if self.mask else ()
+        if sizes is None:
+            return None
+        heads = sizes[-3] if len(sizes) > 2 else 1
+        if self.filled or len(sizes) > 3:
+            return [None, heads, steps[0], keys]
+        return [heads, steps[0], keys] if len(sizes) > 2 else [steps[0], keys]
 
     def _hides_all(self, bias: str) -> bool:
         array = self.node.constant(bias)
@@ -268,57 +284,4 @@ class _Attention:
         return masks
 
 
-# ---- RotaryEmbedding ----------------------------------------------------------------------------
-
-
-def _rotary_embedding(node: Node) -> None:
-    if node.proto.domain == "com.microsoft":
-        # ONNX Runtime's own RotaryEmbedding.
-        node.keep()
-        return
-    x, cos, sin, positions = node.inputs(4)
-    sizes = node.sizes(x)
-    if sizes is None or len(sizes) not in (3, 4) or sizes[-1] is None:
-        node.refuse(
-            f"the shape of its input {x!r} is not known; supported are [batch, steps, heads * "
-            "size] and [batch, heads, steps, size]"
-        )
-    is_flat, size = len(sizes) == 3, sizes[-1]
-    heads = node.attributes.get("num_heads", 0)
-    if is_flat:
-        if not heads:
-            node.refuse("num_heads is missing")
-        size //= heads
-        # The heads need not move before the steps.
-        x = node.reshape(x, (0, 0, heads, size))
-    if positions:
-        cos, sin = (node.write("Gather", name, positions, axis=0) for name in (cos, sin))
-    cos, sin = (node.unsqueeze(name, 2 if is_flat else 1) for name in (cos, sin))
-    turned = node.attributes.get("rotary_embedding_dim", 0) or size
-    rest = "" if turned == size else node.part(x, 3, turned, size)
-    part = x if turned == size else node.part(x, 3, 0, turned)
-    half = turned // 2
-    if node.attributes.get("interleaved", 0):
-        pairs = node.reshape(part, (0, 0, 0, half, 2))
-        x, y = (node.squeeze(part, 4) for part in node.split(pairs, 4, 2))
-    else:
-        x, y = node.split(part, 3, 2)
-    real = node.write("Sub", node.write("Mul", cos, x), node.write("Mul", sin, y))
-    imaginary = node.write("Add", node.write("Mul", sin, x), node.write("Mul", cos, y))
-    output = node.proto.output[0]
-    if node.attributes.get("interleaved", 0):
-        both = [node.unsqueeze(part, 4) for part in (real, imaginary)]
-        joined = node.reshape(node.write("Concat", *both, axis=4), (0, 0, 0, turned))
-        parts = [joined, rest] if rest else [joined]
-    else:
-        parts = [real, imaginary, rest] if rest else [real, imaginary]
-    if is_flat:
-        whole = node.write("Concat", *parts, axis=3) if len(parts) > 1 else parts[0]
-        node.reshape(whole, (0, 0, heads * size), output)
-    elif len(parts) > 1:
-        node.write("Concat", *parts, output=output, axis=3)
-    else:
-        node.write("Identity", parts[0], output=output)
-
-
-RULES: Mapping[str, Rule] = {"Attention": _attention, "RotaryEmbedding": _rotary_embedding}
+RULES: Mapping[str, Rule] = {"Attention": _attention}

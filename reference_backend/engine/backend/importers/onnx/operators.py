@@ -9,17 +9,35 @@ from onnx import GraphProto, ModelProto
 
 from ..attributes.onnx_unread import require_rule
 from ..failures import refused_at
-from . import attention, attributes, einsum, quantized_operators, recurrent, resize, windows
+from . import (
+    attention,
+    attributes,
+    caches,
+    einsum,
+    grouped_attention,
+    multi_head_attention,
+    norms,
+    quantized_operators,
+    recurrent,
+    resize,
+    rotary,
+    windows,
+)
 from .graph import DOMAINS, NARROW, Graph, graphs_of, opset_of, reads, title_of
 from .node import Node, Rule
 
 RULES: Mapping[str, Rule] = {
     **attention.RULES,
     **attributes.RULES,
+    **caches.RULES,
     **einsum.RULES,
+    **grouped_attention.RULES,
+    **multi_head_attention.RULES,
+    **norms.RULES,
     **quantized_operators.RULES,
     **recurrent.RULES,
     **resize.RULES,
+    **rotary.RULES,
     **windows.RULES,
 }
 """What rewrites an operator, by its name. A rule may leave a node as it is."""

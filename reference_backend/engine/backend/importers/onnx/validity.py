@@ -14,6 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, shape_inference
 
 from ..declared import Declared
 from ..failures import refusal
+from .contrib_types import with_deputies
 from .graph import DOMAINS, Graph, all_nodes, graphs_of, named_graphs, opset_of, title_of
 from .known_values import require_values
 from .node import Node
@@ -99,7 +100,8 @@ def _require_inferred(outline: ModelProto) -> None:
     for number, node in enumerate(nodes):
         node.name = str(number)
     try:
-        shape_inference.infer_shapes(plain, check_type=True, strict_mode=True, data_prop=True)
+        known = with_deputies(plain)
+        shape_inference.infer_shapes(known, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
         for line in str(error).splitlines():
             entries = list(_ENTRY.finditer(line))

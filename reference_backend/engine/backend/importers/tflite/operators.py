@@ -28,6 +28,7 @@ from .computed_values import Values
 from .layers import Layers
 from .places import Places
 from .tensors import Subgraph, constant, static_shape
+from .variables import VARIABLES, Variables, with_variables
 
 _BIASES = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3}
 """Which input is a bias; the two before it are data and weight."""
@@ -46,7 +47,6 @@ _CONVERTED = frozenset(_NAMES.split())
 
 Not those that LiteRT computes on the integers themselves, whatever they stand for: NEG, FLOOR_DIV.
 """
-_STATE = {"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"}
 _DETECTION = "TFLite_Detection_PostProcess"
 _UNREAD = {
     *("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "SVDF"),
@@ -101,29 +101,32 @@ def _read(
     with builder.function("main"):
         with builder.dataflow():
             converter = Converter(model, graph, ExprTable(), builder)
+            converter.variables = {}
             inputs = converter.inputs(shapes, dtypes)
             converter.check_unsupported_ops()
             converter.convert_op_to_relax()
             tensors = converter.get_tensors(graph.given.OutputsAsNumpy())
             results = [converter.get_tensor_expr(tensor) for tensor in tensors]
+            states = converter.states()
+            inputs += [state.before for state in states]
+            results += [state.now for state in states]
             result = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
         builder.emit_func_output(result, inputs)
     mod = builder.get()
-    mod["main"] = channels_first(mod["main"].with_attr("num_input", len(inputs)))
+    function = channels_first(mod["main"].with_attr("num_input", len(inputs)))
+    mod["main"] = with_variables(function, states)
     return mod
 
 
-class Converter(Layers, Places, Values):
+class Converter(Layers, Places, Values, Variables):
     """Gives TVM's converters real numbers, and quantizes what they return."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)
-        self._integers: dict[str, relax.Expr] = {}
-        """Quantized inputs and results, by the name of the tensor."""
         self._refused: set[str] = set()
         for name in list(self.convert_map):
             is_compared = name in _STABLEHLO or not name.startswith("STABLEHLO_")
-            if name in _UNREAD | _STATE or not is_compared:
+            if name in {*_UNREAD, *VARIABLES} or not is_compared:
                 del self.convert_map[name]
                 self._refused.add(name)
         self.convert_map["QUANTIZE"] = self._quantize
@@ -163,11 +166,20 @@ class Converter(Layers, Places, Values):
         for index in range(self.subgraph.OperatorsLength()):
             op = self.subgraph.Operators(index)
             kind = self.get_op_code_str(op)
-            if kind in _STATE or any(map(self._is_variable, self.get_input_tensors(op))):
+            is_variable = kind in VARIABLES
+            if is_variable and self.variables is None:
+                raise ValueError(
+                    f"the operator {self._title(index)} uses a variable in a branch or a loop, "
+                    "which is not supported; read and assign it outside"
+                )
+            if any(map(self._is_variable, self.get_input_tensors(op))):
                 raise ValueError(
                     f"the operator {self._title(index)} keeps a variable from one call to the "
-                    "next, which is not supported; make it an input and a result of the model"
+                    "next in a tensor, which is not supported; make it an input and a result of "
+                    "the model, or a variable with READ_VARIABLE and ASSIGN_VARIABLE"
                 )
+            if is_variable:
+                continue
             if kind in self._refused:
                 raise ValueError(
                     f"the operator {self._title(index)} is not supported: what TVM's importer "
@@ -228,6 +240,9 @@ class Converter(Layers, Places, Values):
 
     def _convert(self, op: tflite.Operator, title: str) -> None:
         kind = self.get_op_code_str(op)
+        if kind in VARIABLES:
+            self.convert_variable(kind, op)
+            return
         inputs, outputs = self.get_input_tensors(op), self.get_output_tensors(op)
         self._check(kind, inputs, outputs)
         require_options(op, kind, title)

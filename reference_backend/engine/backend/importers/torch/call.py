@@ -171,6 +171,20 @@ class Call:
         array: Array = (given.float() if given.dtype == torch.bfloat16 else given).numpy()
         return array
 
+    def computed(self) -> relax.Expr | None:
+        """Return what PyTorch computes of constants alone; None if it reads anything else."""
+        tensor = self._computed(self.node)
+        return None if tensor is None else self._importer.constant(tensor)
+
+    def _computed(self, node: torch.fx.Node) -> Any:
+        if node.name in self._constants:
+            return self._constants[node.name].detach()
+        values = {read: self._computed(read) for read in node.all_input_nodes}
+        if node.op != "call_function" or any(value is None for value in values.values()):
+            return None
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        return node.target(*args, **kwargs)
+
     def shape(self, name: str) -> list[Size]:
         """Return the sizes of a tensor among the arguments."""
         return sizes_of(self.value(name))

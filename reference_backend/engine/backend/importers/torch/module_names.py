@@ -18,10 +18,12 @@ from tvm import relax
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ...ir.origins import Origin, Tracer
+from ...ir.states import Buffers, declare, with_buffers
 from ..declared import Declared, require_declared
 from ..failures import at_node, essential, unknown_operators
 from .call import refusal_of
 from .open_sizes import Sizes
+from .states import Kept
 
 if TYPE_CHECKING:
     from torch import fx
@@ -51,10 +53,26 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         program: torch.export.ExportedProgram,
         converters: dict[str, Converter],
         options: Mapping[str, bool],
+        kept: Sequence[Kept] = (),
+        buffers: Buffers | None = None,
     ) -> tvm.IRModule:
-        """Return the module of a program; options are those of TVM's `from_exported_program`."""
+        """Return the module of a program, whose last inputs and results are states.
+
+        `buffers`: those that are no states.
+
+        `options`: those of TVM's `from_exported_program`.
+        """
         options = {**_OPTIONS, **options}
-        return self.from_exported_program(program, custom_convert_map=converters, **options)
+        mod = self.from_exported_program(program, custom_convert_map=converters, **options)
+        if kept:
+            told = [
+                (name, parameter, self._convert_pytorch_tensor_to_tvm(initial), positions)
+                for name, parameter, initial, positions in kept
+            ]
+            mod["main"] = declare(mod["main"], told)
+        if buffers is not None:
+            mod["main"] = with_buffers(mod["main"], buffers)
+        return mod
 
     def of_tvm(self, node: fx.Node) -> relax.Expr:
         """Return what TVM's own converter makes of a node."""
@@ -63,6 +81,10 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
     def type_name(self, dtype: torch.dtype) -> str:
         """Return TVM's name of a type, or that of the type that stands for it."""
         return str(self._convert_data_type(dtype))
+
+    def constant(self, tensor: torch.Tensor) -> relax.Expr:
+        """Return a tensor as a constant, in the type that stands for its own."""
+        return relax.const(self._convert_pytorch_tensor_to_tvm(tensor.contiguous()))
 
     def scalar(self, value: relax.Expr, dtype: str) -> relax.Expr:
         """Return a size or another number that is computed, as a tensor without axes."""
@@ -158,7 +180,7 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
     def _teller(self, convert: Converter) -> Converter:
         def converted(node: fx.Node, *importer: translator.ExportedProgramImporter) -> relax.Expr:
             builder = self._builder
-            outer, builder.span = builder.span, _origin_of(node).span()
+            outer, builder.span = builder.span, _origin_of(node).span(self._widened_type(node))
             try:
                 with at_node(_title(node)):
                     return self._converted(convert, node, *importer)
@@ -166,6 +188,11 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
                 builder.span = outer
 
         return converted
+
+    def _widened_type(self, node: fx.Node) -> str:
+        """Return the type of a node's result, if one that holds all its values stands for it."""
+        is_narrow = getattr(node.meta.get("val"), "dtype", None) == torch.bfloat16
+        return "bfloat16" if is_narrow and self._bfloat16 == "float32" else ""
 
     def _converted(
         self, convert: Converter, node: fx.Node, *importer: translator.ExportedProgramImporter

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,10 +11,10 @@ from torch.export.graph_signature import (
     ConstantArgument,
     InputKind,
     InputSpec,
-    OutputKind,
     TensorArgument,
 )
 
+from ...ir.states import Buffers
 from ..attributes.torch_unread import require_arguments
 from . import (
     arithmetic,
@@ -30,6 +29,7 @@ from . import (
 )
 from .call import Call, Rule, op_name, refusal_of
 from .module_names import Importer
+from .states import decomposed, read_buffers, with_states
 
 if TYPE_CHECKING:
     import tvm
@@ -65,9 +65,11 @@ def read(
     for node in _nodes(program):
         _check_type(node)
     if options.pop("run_ep_decomposition", True) and not _has_sparse(program):
-        program = program.run_decompositions(_decompositions(program))
+        program = decomposed(program, _decompositions(program))
     _check_inputs(program)
-    program = _without_state(program)
+    changed = {*program.graph_signature.buffers_to_mutate.values()}
+    program, kept = with_states(program)
+    buffers = Buffers(read_buffers(program), changed - {state.name for state in kept})
     convert = _Converters(program, bool(options.get("keep_params_as_input")))
     ours = {}
     for node in (node for node in _nodes(program) if node.op == "call_function"):
@@ -76,7 +78,7 @@ def read(
             require_arguments(node, op_name(node) in RULES)
         if op_name(node) in RULES:
             ours[node.target.__name__] = convert
-    return Importer(bfloat16).read(program, {**ours, **given}, options)
+    return Importer(bfloat16).read(program, {**ours, **given}, options, kept, buffers)
 
 
 def _nodes(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
@@ -212,65 +214,6 @@ def _check_in_place(node: torch.fx.Node) -> None:
             "it changes its operand in place, which others read; supported are programs after "
             "run_decompositions(), and run_ep_decomposition=True",
         )
-
-
-_CHANGES = {
-    OutputKind.BUFFER_MUTATION: "buffer",
-    OutputKind.PARAMETER_MUTATION: "parameter",
-    OutputKind.USER_INPUT_MUTATION: "input",
-}
-
-
-def _without_state(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Refuse a program that changes a tensor for its next call, and drop changes that none sees.
-
-    A buffer that is overwritten before it is read is no state.
-    """
-    specs = program.graph_signature.output_specs
-    if not any(spec.kind in _CHANGES for spec in specs):
-        return program
-    read = _read_buffers(program)
-    for spec in specs:
-        kind = _CHANGES.get(spec.kind)
-        if kind is None or (kind == "buffer" and spec.target not in read):
-            continue
-        what, hint = f"Pass the {kind} as an input", ", and return it as a result"
-        if str(spec.target).endswith(("running_mean", "running_var", "num_batches_tracked")):
-            what = "Buffers are constants"
-            hint = "; the model is in training mode: call model.eval() before torch.export.export"
-        raise ValueError(
-            f"the program changes its {kind} {spec.target!r} (torch node {spec.arg.name!r}), which "
-            f"is state that lasts to the next call; supported are programs without state. {what}"
-            f"{hint}."
-        )
-    # The program may still be the caller's own.
-    program = copy.deepcopy(program)
-    specs = program.graph_signature.output_specs
-    kept = [spec.kind not in _CHANGES for spec in specs]
-    output = next(node for node in reversed(program.graph.nodes) if node.op == "output")
-    values = output.args[0]
-    output.args = (tuple(value for value, keep in zip(values, kept, strict=True) if keep),)
-    program.graph_signature.output_specs = [spec for spec in specs if spec.kind not in _CHANGES]
-    program.graph.eliminate_dead_code()
-    return program
-
-
-def _read_buffers(program: torch.export.ExportedProgram) -> Collection[str]:
-    """Return the buffers whose values at the begin of a call have an effect."""
-    buffers = program.graph_signature.inputs_to_buffers
-    return {
-        buffers[node.name]
-        for node in program.graph.nodes
-        if node.op == "placeholder" and node.name in buffers
-        if not all(_overwrites(user, node) for user in node.users)
-    }
-
-
-def _overwrites(user: torch.fx.Node, buffer: torch.fx.Node) -> bool:
-    """Whether an op takes only the shape and type of a buffer, and writes all of it."""
-    if op_name(user) not in ("aten.copy", "aten.fill", "aten.zeros_like", "aten.full_like"):
-        return False
-    return user.args[0] is buffer and buffer not in user.args[1:]
 
 
 # ---- Converters ---------------------------------------------------------------------------------

@@ -67,6 +67,14 @@ def _split(op: Call) -> relax.Expr:
 
 def _reshaped(op: Call) -> relax.Expr:
     """Return the elements in another shape; the run compares the counts if they are open."""
+    if op["dtype"] is not None:
+        value = op.computed()
+        if value is None:
+            op.refuse(
+                "it reads the bytes of a tensor as another type; supported are those of weights "
+                "and of what is computed of them"
+            )
+        return value
     data = op.value("self")
     sizes = op.known_sizes(op.result.shape)
     if sizes is None:

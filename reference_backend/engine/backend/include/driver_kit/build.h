@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver_kit/batches.h"
 #include "driver_kit/program.h"
 
 namespace npu::kit {
@@ -78,6 +79,10 @@ struct Driver {
    *  part of a tensor: outside of its box are the elements of inputs[1], or anything if there is
    *  none. Otherwise all that is declined. */
   bool mixed = false;
+  /*! \brief Whether sizes may be open: one in a program, such as that of the batch. Programs are
+   *  made for its bound; in a call with less the kit repeats rows of the inputs, and takes those of
+   *  the outputs that were asked for. Nodes that mix rows are declined (driver_kit/batches.h). */
+  bool symbols = false;
 };
 
 /*! \brief A tensor of the builder. */
@@ -134,20 +139,51 @@ struct Builder {
 
   npu_tensor AddTensor(const npu_tensor_desc* desc, Source source) {
     Tensor tensor;
-    tensor.port = MakeValue(source, desc->dtype, {}, 0);
-    if (desc->rank < 0 || desc->rank > NPU_MAX_RANK) Refuse("a tensor has no such rank");
-    tensor.port.rank = desc->rank;
-    for (int32_t i = 0; i < desc->rank; ++i) {
-      if (desc->dims[i].symbol >= 0) Decline("sizes must be fixed");
-      if (desc->dims[i].size < 1) Decline("a tensor must have elements");
-      tensor.port.dims[i] = desc->dims[i].size;
-    }
+    tensor.port = ValueOf(*desc, source);
     tensor.root = static_cast<npu_tensor>(tensors.size());
     tensors.push_back(tensor);
     return tensor.root;
   }
 
-  npu_tensor AddView(npu_tensor data, const Dims& dims) {
+  /*! \brief Adds the open size. */
+  void AddSymbol(int64_t bound) {
+    if (program.bound > 0) Decline("a program has one open size at most, such as that of a batch");
+    if (bound < 1) Refuse("the bound of a size is less than 1");
+    program.bound = bound;
+  }
+
+  /*! \brief A value of this type and shape; the open size is its bound. */
+  Value ValueOf(const npu_tensor_desc& desc, Source source) const {
+    Value value = MakeValue(source, desc.dtype, {}, 0);
+    if (desc.rank < 0 || desc.rank > NPU_MAX_RANK) Refuse("a tensor has no such rank");
+    value.rank = desc.rank;
+    for (int32_t i = 0; i < desc.rank; ++i) {
+      if (desc.dims[i].size < 1) Decline("a tensor must have elements");
+      value.dims[i] = desc.dims[i].size;
+      if (desc.dims[i].symbol < 0) continue;
+      if (program.bound == 0) Decline("sizes must be fixed");
+      if (value.groups != 0) {
+        Decline("two sizes of a tensor are open; a program may have one, such as that of a batch");
+      }
+      value.dims[i] *= program.bound;
+      // A bound of 1 leaves nothing open.
+      if (program.bound > 1) value.groups = GroupsFrom(CountBefore(value.dims, i));
+    }
+    return value;
+  }
+
+  /*! \brief Declines if the groups of a value are not rows of the dimension that is open. */
+  void RequireGroups(const Value& open, const Value* value) const {
+    if (GrowingOf(open) == GrowingOf(*value) && HasRows(*value, program.bound)) return;
+    Decline(std::string("the rows of a tensor are not in its dimension of an open size") + kApart);
+  }
+
+  static int32_t GroupsFrom(int64_t groups) {
+    if (groups > std::numeric_limits<int32_t>::max()) Decline("the rows are in too many groups");
+    return static_cast<int32_t>(groups);
+  }
+
+  npu_tensor AddView(npu_tensor data, const Dims& dims, int32_t groups = 0) {
     Tensor view = At(data);
     const int64_t count = CountOf(view.port);
     view.value = view.real = view.rescaled = -1;
@@ -155,6 +191,9 @@ struct Builder {
     view.port.rank = static_cast<int32_t>(dims.size());
     std::copy(dims.begin(), dims.end(), view.port.dims);
     if (CountOf(view.port) != count) Refuse("a view has other elements");
+    Value open = view.port;
+    open.groups = groups;
+    RequireGroups(open, &view.port);
     tensors.push_back(view);
     return static_cast<npu_tensor>(tensors.size() - 1);
   }
@@ -227,6 +266,7 @@ struct Builder {
       case Source::kInput:
         // A view of an input is the same input.
         value = AddValue(Source::kInput, dtype, dims, At(root).port.place);
+        program.values.back().groups = At(id).port.groups;
         WithScales(value, At(id).scales.get());
         break;
       case Source::kConstant:
@@ -258,15 +298,33 @@ struct Builder {
     if (kit::DimsOf(program.At(value)) != DimsOf(id)) {
       Decline("a result is broadcast, for which there is no node");
     }
+    Value& made = program.values[static_cast<size_t>(value)];
+    const bool is_broadcast = made.groups == 0 && !program.nodes.empty() &&
+                              program.nodes.back().out == value &&
+                              program.nodes.back().kind == Kind::kStep;
+    // All rows of a result that is broadcast are the same.
+    if (is_broadcast) made.groups = tensor.port.groups;
+    RequireGroups(tensor.port, &made);
+    tensor.port.groups = made.groups;
     tensor.value = value;
   }
 
   // ---- Nodes ----
 
+  /*! \brief Why there is no such node, or "". Its result is the last value. */
+  std::string ReasonOf(const Node& node) {
+    if (program.bound > 0) {
+      const Growth growth = GrowthOf(program, node);
+      if (!growth.reason.empty()) return growth.reason;
+      program.values.back().groups = GroupsFrom(growth.groups);
+    }
+    return driver->reason(program, node);
+  }
+
   /*! \brief Whether the driver takes a node with such a result. */
   bool Takes(Node node, npu_dtype dtype, const Dims& dims, const Scales* scales = nullptr) {
     node.out = WithScales(AddValue(Source::kNode, dtype, dims, 0), scales);
-    const bool taken = driver->reason(program, node).empty();
+    const bool taken = ReasonOf(node).empty();
     DropValue();
     return taken;
   }
@@ -274,7 +332,7 @@ struct Builder {
   /*! \brief Adds a node whose result has these dimensions. */
   int32_t AddNode(Node node, npu_dtype dtype, const Dims& dims, const Scales* scales = nullptr) {
     node.out = WithScales(AddValue(Source::kNode, dtype, dims, 0), scales);
-    const std::string reason = driver->reason(program, node);
+    const std::string reason = ReasonOf(node);
     if (!reason.empty()) Decline(reason);
     program.nodes.push_back(node);
     program.labels.push_back(label);
@@ -791,6 +849,7 @@ struct Builder {
     npu_tensor_desc desc = {NPU_FLOAT32, static_cast<int32_t>(dims.size()), {}};
     for (size_t i = 0; i < dims.size(); ++i) desc.dims[i] = {dims[i], -1};
     const npu_tensor real = AddTensor(&desc, Source::kNode);
+    At(real).port.groups = At(out).port.groups;
     compute(real);
     const Tensor& to = At(out);
     const Node node = Conversion(Kind::kQuantize, Read(real), *to.scales);
@@ -1140,6 +1199,8 @@ struct Builder {
     // An output that is a view has the elements of what it views.
     Value port = At(id).port;
     port.place = Read(At(id).root);
+    port.groups = program.At(static_cast<int32_t>(port.place)).groups;
+    RequireGroups(At(id).port, &port);
     program.outputs.push_back(port);
   }
 
@@ -1161,6 +1222,7 @@ struct Builder {
       if (is_read[i] || value.source == Source::kNode) continue;
       value.dims[0] = CountOf(value);
       value.rank = 1;
+      value.groups = 0;
       const Scales* scales = program.ScalesOf(static_cast<int32_t>(i));
       if (scales != nullptr && scales->scales.size() > 1) {
         program.scales.erase(static_cast<int32_t>(i));
@@ -1339,14 +1401,18 @@ npu_build_api BuildTable() {
   api.add_view = [](npu_builder* builder, npu_tensor data, const npu_tensor_desc* desc,
                     npu_tensor* id) {
     return Try(&builder->error, [&] {
-      Dims dims;
-      for (int32_t i = 0; i < desc->rank; ++i) {
-        if (desc->dims[i].symbol >= 0) Decline("sizes must be fixed");
-        dims.push_back(desc->dims[i].size);
-      }
-      *id = builder->AddView(data, dims);
+      const Value view = builder->ValueOf(*desc, Source::kNode);
+      *id = builder->AddView(data, DimsOf(view), view.groups);
     });
   };
+  if (kDriver.symbols) {
+    api.add_symbol = [](npu_builder* builder, const char*, int64_t bound, int32_t* symbol) {
+      return Try(&builder->error, [&] {
+        builder->AddSymbol(bound);
+        *symbol = 0;
+      });
+    };
+  }
   api.set_label = [](npu_builder* builder, const char* label) {
     return Try(&builder->error, [&] { builder->label = label; });
   };

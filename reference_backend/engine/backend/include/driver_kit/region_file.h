@@ -298,6 +298,7 @@ inline Fields RegionFields(const Program& program, const std::vector<Node>& node
     const Scales* own = program.ScalesOf(id);
     if (own != nullptr) scales[id] = ObjectText(FieldsOf(*own));
     fields.emplace_back("quantization", scales.count(id) > 0 ? scales[id] : "null");
+    if (value.groups != 0) fields.emplace_back("growing", std::to_string(GrowingOf(value)));
     append(&value_text, fields);
   }
   Fields fields = {{"format", "\"npu-region\""},
@@ -305,6 +306,7 @@ inline Fields RegionFields(const Program& program, const std::vector<Node>& node
                    {"channels_last", channels_last ? "true" : "false"},
                    {"values", "[" + value_text + "]"},
                    {"nodes", "[" + node_text + "]"}};
+  if (program.bound > 0) fields.emplace_back("bound", std::to_string(program.bound));
   if (!is_whole) return fields;
   fields.emplace_back("inputs", "[" + input_text + "]");
   fields.emplace_back("outputs", "[" + output_text + "]");

@@ -213,8 +213,16 @@ inline ToolCommand CommandOf(const ModelTool& tool, const Program& program) {
   if (!words.empty()) return {words, false};
   const std::filesystem::path vendor =
       std::filesystem::path(tool.source).parent_path().parent_path();
-  const std::filesystem::path places[] = {FolderOfLibrary() / "vendor" / tool.script,
-                                          std::filesystem::absolute(vendor / tool.script)};
+  std::vector<std::filesystem::path> places = {FolderOfLibrary() / "vendor" / tool.script,
+                                               std::filesystem::absolute(vendor / tool.script)};
+  // A compiler's cache may have made it relative to the folder of the build, which the library of
+  // an editable install is in.
+  if (vendor.is_relative()) {
+    std::filesystem::path folder = FolderOfLibrary();
+    for (; folder.has_relative_path(); folder = folder.parent_path()) {
+      places.push_back((folder / vendor / tool.script).lexically_normal());
+    }
+  }
   for (const std::filesystem::path& place : places) {
     std::error_code error;
     if (!std::filesystem::exists(place, error)) continue;

@@ -57,6 +57,7 @@ class Value:
     """A tensor; its elements are dense and row-major.
 
     `source` is "input", "constant" or "node"; `input` is the number of the region's input.
+    `growing` is the dimension that a call may have less of, if there is one: `Region.bound`.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Value:
     input: int | None = None
     offset: int | None = None
     quantization: Quantization | None = None
+    growing: int | None = None
 
     @property
     def index(self) -> int:
@@ -172,6 +174,7 @@ class Region:
         self.outputs = [_port(item) for item in data.get("outputs", ())]
         self.options: Mapping[str, str] = options or data.get("options", {})
         self.samples: int = data.get("calibration", 0)
+        self.bound: int | None = data.get("bound")
         self.warnings: list[str] = []
         self.folder = folder
         self._constants = constants
@@ -331,6 +334,16 @@ class Region:
         label = "" if node is None else node.label
         self.warnings.append(f"{label}: {what}" if label else what)
 
+    def note(self, what: str) -> None:
+        """Tell users something that is no warning, such as how long the program takes.
+
+        Parameters
+        ----------
+        what
+            A sentence.
+        """
+        self.warnings.append(f"note: {what}")
+
 
 def _scale(given: float | str | list[float]) -> float | str | tuple[float, ...]:
     return tuple(given) if isinstance(given, list) else given
@@ -353,6 +366,7 @@ def _value(item: Mapping[str, Any]) -> Value:
         None
         if scales is None
         else Quantization(_scale(scales["scale"]), _scale(scales["zero_point"]), scales["axis"]),
+        item.get("growing"),
     )
 
 

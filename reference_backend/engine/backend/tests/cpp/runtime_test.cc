@@ -99,7 +99,7 @@ std::string MakeArtifact() {
   graph += R"("nodes": [{"op": "input", "name": "x", )" + attrs + "}, ";
   graph += R"({"op": "kernel", "name": "max", )" + attrs + "}]}";
   std::string artifact =
-      WriteArtifact({manifest, graph, {reinterpret_cast<const char*>(bytes), size}});
+      WriteArtifact({manifest, graph, {{reinterpret_cast<const char*>(bytes), size}}});
   build.destroy(builder);
   return artifact;
 }

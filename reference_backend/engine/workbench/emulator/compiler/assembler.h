@@ -29,7 +29,9 @@ class Assembler {
   /*! \brief A tensor in the scratchpad. */
   npu_tensor InScratchpad(const Desc& desc, int64_t offset, uint64_t packed_bytes = 0);
   /*! \brief A value, or a view, in DRAM: an input, a constant, an output, or in the arena. */
-  npu_tensor AtHome(npu_tensor value);
+  npu_tensor AtHome(npu_tensor value) { return AtHome(value, descs_[value]); }
+  /*! \brief The same with another shape. */
+  npu_tensor AtHome(npu_tensor value, const Desc& desc);
   /*! \brief A whole output that is not the home of a value. */
   npu_tensor Output(int32_t index);
   /*! \brief The constant with a part of a weight, packed for (a tile of) an operation. */
@@ -50,6 +52,8 @@ class Assembler {
   /*! \brief Where in DRAM a value that is not a view lives; -1 if it does not yet. */
   struct Home {
     int32_t output = -1;
+    /*! \brief The input whose memory is that of this output: a state. */
+    int32_t input = -1;
     int64_t constant = -1;
     int32_t lifetime = -1;
   };

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
+#include <vector>
 
 namespace npu::emulator {
 namespace {
@@ -41,7 +43,7 @@ class Emitter {
 
   void Run() {
     for (size_t i = 0; i < loop_.reads.size(); ++i) {
-      if (tiling_.reads[i] == Handling::kOnce) LoadAll(i);
+      if (tiling_.reads[i] == Handling::kOnce && buffers_[i].loaded.empty()) LoadAll(i);
     }
     std::array<int64_t, kMaxAxes> indices = {};
     int64_t result = -1;
@@ -91,6 +93,9 @@ class Emitter {
 
   /*! \brief Loads a part of an operand to a place in the scratchpad. */
   npu_tensor Load(const Operand& operand, const Range* part, int64_t offset) {
+    const bool is_made =
+        loop_.made.operation != nullptr && &operand == &loop_.reads[loop_.made.read];
+    if (is_made && IsFirst(operand, part)) return Make(operand, part, offset);
     Desc desc = PartOf(operand.desc, part);
     if (operand.packed) {
       npu_tensor stored = assembler_.Packed(index_, operand, part, Groups());
@@ -103,6 +108,40 @@ class Emitter {
     npu_tensor whole = operand.resident() ? assembler_.InScratchpad(operand.desc, operand.offset)
                                           : assembler_.AtHome(operand.value);
     assembler_.AddTransfer(whole, loaded, part);
+    return loaded;
+  }
+
+  /*! \brief Whether this part is not yet in the operand's home. */
+  bool IsFirst(const Operand& operand, const Range* part) {
+    if (!loop_.made.is_stored) return true;
+    std::vector<int64_t> begin;
+    for (int32_t d = 0; d < operand.desc.rank; ++d) begin.push_back(part[d].begin);
+    return stored_.insert(std::move(begin)).second;
+  }
+
+  /*! \brief Loads the data of an element-wise operation, and computes in its place the part of
+   *  an operand that is the operation's result. */
+  npu_tensor Make(const Operand& operand, const Range* part, int64_t offset) {
+    const Making& made = loop_.made;
+    npu_tensor loaded = assembler_.InScratchpad(PartOf(operand.desc, part), offset);
+    assembler_.SetLabel(made.operation->label);
+    assembler_.AddTransfer(assembler_.AtHome(made.data, operand.desc), loaded, part);
+    Desc desc = made.desc;
+    for (int32_t d = 0; d < desc.rank; ++d) {
+      if (made.dims[d] >= 0) desc.dims[d].size = part[made.dims[d]].size;
+    }
+    npu_elementwise op = {};
+    op.out = assembler_.InScratchpad(desc, offset);
+    Command command;
+    command.core = core_;
+    command.instructions = made.operation->instructions;
+    for (int32_t read : made.inputs) command.inputs.push_back(read < 0 ? op.out : TileOf(read));
+    command.op = op;
+    assembler_.Add(std::move(command));
+    if (made.is_stored) {
+      assembler_.AddTransfer(loaded, assembler_.AtHome(operand.value), nullptr, part);
+    }
+    assembler_.SetLabel(operation_.label);
     return loaded;
   }
 
@@ -123,6 +162,7 @@ class Emitter {
     Buffers& buffers = buffers_[i];
     if (tiling_.reads[i] != Handling::kStreamed) {
       bool once = tiling_.reads[i] == Handling::kOnce;
+      if (once && buffers.loaded.empty()) LoadAll(i);  // Made from another that is loaded first.
       if (once && operand.packed) return buffers.loaded[0].tensor;
       int64_t offset = once ? placement_.reads[i][0] : operand.offset;
       return assembler_.InScratchpad(PartOf(operand.desc, part),
@@ -147,10 +187,12 @@ class Emitter {
   }
 
   void AddTile(int64_t result, bool first, bool last) {
+    core_ = static_cast<int32_t>(result % cores_);
     std::vector<npu_tensor> tiles;
     for (size_t i = 0; i < loop_.reads.size(); ++i) {
       // Operands that only the epilogue reads are not needed earlier.
       bool needed = last || static_cast<int32_t>(i) <= LastMainOperand();
+      if (loop_.made.operation != nullptr && i >= loop_.made.first) needed = false;
       tiles.push_back(needed ? TileOf(i) : -1);
     }
     Range part[NPU_MAX_RANK];
@@ -170,7 +212,7 @@ class Emitter {
       sum = assembler_.InScratchpad(sums, turn(placement_.sums));
     }
     Command command;
-    command.core = static_cast<int32_t>(result % cores_);
+    command.core = core_;
     std::visit([&](const auto& op) { SetOperation(op, tiles, &command); }, operation_.op);
     // Sums of integers are exact, so an epilogue has to wait for the last part.
     bool waits = last && !first && IsProductOfIntegers() && !operation_.instructions.empty();
@@ -271,6 +313,7 @@ class Emitter {
 
   void SetOperation(const npu_copy&, const std::vector<npu_tensor>&, Command*) {}
   void SetOperation(const npu_gather&, const std::vector<npu_tensor>&, Command*) {}
+  void SetOperation(const npu_update&, const std::vector<npu_tensor>&, Command*) {}
 
   // Epilogues on tiles.
 
@@ -355,6 +398,10 @@ class Emitter {
   std::vector<Buffers> buffers_;
   size_t first_input_;
   Tile tile_ = {};
+  /*! \brief The parts that were made and stored, by where they begin. */
+  std::set<std::vector<int64_t>> stored_;
+  /*! \brief Of the tile at hand. */
+  int32_t core_ = 0;
 };
 
 }  // namespace

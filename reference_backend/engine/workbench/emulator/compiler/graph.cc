@@ -276,6 +276,28 @@ void Graph::MarkOutput(npu_tensor tensor) {
   outputs_.push_back(tensor);
 }
 
+bool Graph::AddState(npu_tensor input, npu_tensor output) {
+  const auto at = std::find(inputs_.begin(), inputs_.end(), input);
+  const auto to = std::find(outputs_.begin(), outputs_.end(), output);
+  if (at == inputs_.end() || to == outputs_.end()) {
+    Invalid("A state has tensor ", input, " as input and tensor ", output,
+            " as output, but these are not marked as such.");
+  }
+  // Only its update reads the input, also through views.
+  bool is_updated = false;
+  int64_t reads = 0;
+  for (const Operation& operation : operations_) {
+    ForEachRead(operation, [&](npu_tensor read) { reads += values_[read].base == input; });
+    auto* update = std::get_if<npu_update>(&operation.op);
+    if (update != nullptr && update->out == output) is_updated = update->data == input;
+  }
+  for (npu_tensor other : outputs_) reads += values_[other].base == input;
+  if (!is_updated || reads != 1 || IsState(output)) return false;
+  states_.push_back(
+      {static_cast<uint32_t>(at - inputs_.begin()), static_cast<uint32_t>(to - outputs_.begin())});
+  return true;
+}
+
 void Graph::FoldCopies() {
   // One pass in graph order checks that every tensor was fully written before it is read.
   std::vector<bool> computed(values_.size());

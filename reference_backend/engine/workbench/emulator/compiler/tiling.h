@@ -89,6 +89,26 @@ struct Operand {
   bool resident() const { return offset >= 0; }
 };
 
+/*! \brief A read that is made where it is loaded, by an element-wise operation of the graph. */
+struct Making {
+  /*! \brief The operation; null if nothing is made. */
+  const Operation* operation = nullptr;
+  /*! \brief The shape of its result. */
+  Desc desc;
+  /*! \brief Which of the loop's reads is made, and its dimension for each of the result's; -1 for
+   *  those of one element. */
+  size_t read = 0;
+  int32_t dims[NPU_MAX_RANK] = {};
+  /*! \brief The input of the model that is loaded in its place. */
+  npu_tensor data = -1;
+  /*! \brief For each input of the operation, which of the loop's reads it is; -1 for `data`. */
+  std::vector<int32_t> inputs;
+  /*! \brief The first of the reads that only this needs. */
+  size_t first = 0;
+  /*! \brief Whether the result also goes to its home in DRAM. */
+  bool is_stored = false;
+};
+
 /*! \brief An operation as a loop. */
 struct Loop {
   /*! \brief For a matmul batch..., m, n, k; for windows n, features, rows, channels; else the
@@ -107,6 +127,7 @@ struct Loop {
   int64_t in = 0, span = 0, stride = 1, pad = 0;
   /*! \brief Input channels of a group. */
   int64_t group_channels = 0;
+  Making made;
 };
 
 /*! \brief The loop of an operation that is not a copy; `descs` has the shapes of all values. */

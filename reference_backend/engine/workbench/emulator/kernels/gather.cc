@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*!
  * \file gather.cc
- * \brief Elements by their indices.
+ * \brief Elements by their indices, and slices at their positions.
  */
 #include <algorithm>
 #include <cstring>
@@ -96,6 +96,29 @@ void Execute(const GatherArgs& args, const KernelContext& context) {
   if (ElementCount(args.out) == 0) return;
   WithElement(args.out.dtype,
               [&](auto type) { GatherAs<std::make_unsigned_t<decltype(type)>>(args, context); });
+}
+
+size_t ScratchBytes(const UpdateArgs&, int) { return 0; }
+
+void Execute(const UpdateArgs& args, const KernelContext&) {
+  int64_t outer = 1;
+  auto bytes = static_cast<int64_t>(ElementSize(args.out.dtype));
+  for (int d = 0; d < args.axis; ++d) outer *= args.out.dims[d];
+  for (int d = args.axis + 1; d < args.out.rank; ++d) bytes *= args.out.dims[d];
+  const int64_t size = args.out.dims[args.axis];
+  const int64_t count = args.value.dims[args.axis];
+  const auto* value = static_cast<const uint8_t*>(args.value.data);
+  auto* out = static_cast<uint8_t*>(args.out.data);
+  for (int64_t j = 0; j < count; ++j) {
+    const int64_t position = args.positions.dtype == NPU_INT32
+                                 ? static_cast<const int32_t*>(args.positions.data)[j]
+                                 : static_cast<const int64_t*>(args.positions.data)[j];
+    if (position < 0 || position >= size) continue;
+    for (int64_t i = 0; i < outer; ++i) {
+      std::memcpy(out + (i * size + position) * bytes, value + (i * count + j) * bytes,
+                  static_cast<size_t>(bytes));
+    }
+  }
 }
 
 size_t ScratchBytes(const PlainArgs<npu_lookup>&, int) { return 0; }

@@ -334,6 +334,15 @@ struct Caller {
     args.elementwise = op.elementwise != 0;
     run(args);
   }
+  void operator()(const npu_update& op) {
+    emulator::UpdateArgs args;
+    args.value = view(op.value);
+    args.positions = view(op.positions);
+    args.out = view(op.out);
+    args.axis = op.axis;
+    if (op.data != op.out) std::memcpy(args.out.data, view(op.data).data, BytesOf(args.out));
+    run(args);
+  }
   template <typename Op>
   std::enable_if_t<emulator::kIsPlain<Op>> operator()(const Op& op) {
     emulator::PlainArgs<Op> args = {op, {}, view(op.out)};
@@ -408,6 +417,7 @@ class Expected {
   void operator()(const emulator::ReduceArgs& args) const { emulator::oracle::Reduce(args); }
   void operator()(const emulator::CopyArgs& args) const { emulator::oracle::Copy(args); }
   void operator()(const emulator::GatherArgs& args) const { emulator::oracle::Gather(args); }
+  void operator()(const emulator::UpdateArgs& args) const { emulator::oracle::Update(args); }
   void operator()(const PlainArgs<npu_scan>& args) const { emulator::oracle::Scan(args); }
   void operator()(const PlainArgs<npu_order>& args) const { emulator::oracle::Order(args); }
   void operator()(const PlainArgs<npu_lookup>& args) const { emulator::oracle::Lookup(args); }
@@ -662,6 +672,67 @@ TEST(MatMulBroadcastsBatches) {
   npu_tensor half = model.View(xy, {6, 2, 10, 9});
   model.graph.MarkOutput(model.MatMul(half, w, {6, 2, 10, 33}));
   CheckSizes(model);
+}
+
+/*! \brief Where a mask is not zero, new rows, elsewhere data. */
+Vector Selection(npu_tensor mask, npu_tensor rows, npu_tensor data) {
+  Vector vector;
+  for (int32_t i = 0; i < 3; ++i) vector.instructions.push_back({NPU_VECTOR_LOAD, i, 0, 0, 0});
+  vector.instructions.push_back({NPU_VECTOR_SELECT, 0, 1, 2, 0});
+  vector.inputs = {mask, rows, data};
+  return vector;
+}
+
+TEST(OperandsThatOnlyAProductReadsAreMadeWhereItLoadsThem) {
+  for (bool transposed : {false, true}) {
+    for (bool is_output : {false, true}) {
+      // A cache of 3 heads with 40 rows of 16 numbers, of which some are replaced.
+      Model model;
+      npu_tensor x = model.Input(transposed ? Dims{1, 3, 2, 16} : Dims{1, 3, 2, 40});
+      npu_tensor cache = model.Input({1, 3, 40, 16});
+      npu_tensor rows = model.Input({3, 1, 1, 16});
+      npu_tensor mask = model.Integers({1, 40, 1, 1}, NPU_BOOL, 0, 1);
+      // Each of these is computed before it is needed.
+      npu_tensor twice = model.Binary(NPU_VECTOR_ADD, rows, rows, {3, 1, 1, 16});
+      npu_tensor flat = model.View(cache, {3, 40, 1, 16});
+      npu_tensor kept = model.Elementwise(Selection(mask, twice, flat), {3, 40, 1, 16});
+      npu_tensor whole = model.View(kept, {1, 3, 40, 16});
+      const Dims dims = {1, 3, 2, transposed ? 40 : 16};
+      npu_tensor bias = model.Constant({transposed ? 40 : 16});
+      npu_tensor product = model.MatMul(x, whole, dims, BiasRelu(bias), false, transposed);
+      model.graph.MarkOutput(product);
+      if (is_output) model.graph.MarkOutput(whole);
+      CheckSizes(model);
+      Machine machine = WithScratchpad(8192);
+      RunCounters counters = Check(model, machine);
+      const uint64_t bytes = 3 * 40 * 16 * 4;
+      // The cache is read once, and only written if it is an output.
+      CHECK(counters.dram_bytes_read < bytes + bytes / 4);
+      CHECK(counters.dram_bytes_written < (is_output ? bytes : 0) + bytes / 4);
+      machine.max_tile_bytes = 1000;
+      Check(model, machine);
+    }
+  }
+}
+
+TEST(OtherOperandsAreOperationsOfTheirOwn) {
+  const Dims dims = {40, 16};
+  for (int kind = 0; kind < 4; ++kind) {
+    Model model;
+    npu_tensor x = model.Input({2, 16});
+    npu_tensor cache = model.Input(dims);
+    npu_tensor row = model.Input({16});
+    npu_tensor mask = model.Integers({40, 1}, NPU_BOOL, 0, 1);
+    // Of a result of another operation, or with its data in two places.
+    if (kind == 0) cache = model.Unary(NPU_VECTOR_TANH, cache, dims);
+    npu_tensor kept = kind == 1 ? model.Binary(NPU_VECTOR_MULTIPLY, cache, cache, dims)
+                                : model.Elementwise(Selection(mask, row, cache), dims);
+    // Read in another shape, or twice.
+    npu_tensor turned = kind == 2 ? model.View(kept, {16, 40}) : kept;
+    model.graph.MarkOutput(model.MatMul(x, turned, {2, 40}, {}, false, kind != 2));
+    if (kind == 3) model.graph.MarkOutput(model.Reduce(kept, NPU_REDUCE_SUM, 1, {16}));
+    CheckSizes(model);
+  }
 }
 
 TEST(ConvolutionOnMachinesOfManySizes) {
@@ -1119,6 +1190,19 @@ TEST(GathersReadTheirTableWhereItIs) {
     CHECK(!inside || tensor.desc.rank != 2 || tensor.desc.dims[0].size != 1000);
   }
   CHECK(Count(compiled, {1}).dram_bytes_read < 24 * 1000);
+}
+
+TEST(UpdatesReplaceSlicesOfACopy) {
+  Model model;
+  npu_tensor data = model.Input({2, 64, 4});
+  npu_tensor rows = model.Input({40}, NPU_INT64);
+  npu_tensor given = model.Input({2, 40, 4});
+  npu_tensor value = model.Binary(NPU_VECTOR_ADD, given, given, {2, 40, 4});
+  npu_tensor out = model.Add(npu_update{0, data, value, rows, model.Result({2, 64, 4}), 1});
+  npu_tensor again = model.Add(npu_update{0, out, given, rows, model.Result({2, 64, 4}), 1});
+  npu_tensor sum = model.Binary(NPU_VECTOR_ADD, out, again, {2, 64, 4});
+  for (npu_tensor result : {sum, again}) model.graph.MarkOutput(result);
+  CheckSizes(model, {Symbols()}, true);
 }
 
 TEST(RowsAreScannedAndOrdered) {

@@ -63,8 +63,17 @@ void Fail(const std::string& what) {
 struct Parts {
   std::string manifest, graph, program, ports;
 
-  std::string Bytes() const { return npu::WriteArtifact({manifest, graph, program, ports}); }
+  npu::Artifact View() const { return {manifest, graph, {program}, ports}; }
+  std::string Bytes() const { return npu::WriteArtifact(View()); }
 };
+
+/*! \brief A bundle of the same sections twice: the programs are the same pieces. */
+std::string BundleOf(const Parts& parts) {
+  const npu::Bundle bundle({parts.View(), parts.View()});
+  std::string bytes(bundle.size(), '\0');
+  bundle.Write(bytes.data());
+  return bytes;
+}
 
 /*! \brief Recomputes the checksum of a changed artifact. */
 void SealArtifact(std::string* bytes) {
@@ -121,6 +130,10 @@ class Builder {
     return op.out;
   }
   void Output(npu_tensor tensor) { Check(build_.mark_output(builder_, tensor)); }
+  void State(npu_tensor input, npu_tensor output) {
+    int32_t shared = 0;
+    Check(build_.add_state(builder_, input, output, &shared));
+  }
   std::string Finish() {
     const uint8_t* bytes = nullptr;
     size_t size = 0;
@@ -185,7 +198,7 @@ std::string Images(const char* scratchpad_bytes) {
   return builder.Finish();
 }
 
-/*! \brief Rows: the other operations, with two inputs of different dtypes. */
+/*! \brief Rows: the other operations, with inputs of different dtypes, and a state. */
 std::string Rows() {
   Builder builder("20000");
   builder.Symbol(4);
@@ -228,6 +241,13 @@ std::string Rows() {
   order.out = builder.Make({-1, 5}, NPU_INT64);
   order.axis = 1;
   builder.Output(builder.Add(order, &npu_build_api::add_order));
+  npu_update update = {};
+  update.data = builder.Input({5, 3});
+  update.value = builder.Constant({2, 3});
+  update.positions = builder.Input({2}, NPU_INT64);
+  update.out = builder.Make({5, 3});
+  builder.Output(builder.Add(update, &npu_build_api::add_update));
+  builder.State(update.data, update.out);
   return builder.Finish();
 }
 
@@ -629,6 +649,11 @@ void Mutate(emulator::Program* program) {
       AnyOf(program->tensors) = emulator::Tensor(AnyOf(program->tensors));
       break;
     case 6:
+      if (!program->states.empty() && OneIn(4)) {
+        emulator::StateMemory& state = AnyOf(program->states);
+        (OneIn(2) ? state.input : state.output) = static_cast<uint32_t>(Random(5));
+        break;
+      }
       Poke(&AnyOf(OneIn(2) ? program->inputs : program->outputs));
       break;
     case 7: {
@@ -700,9 +725,10 @@ std::string MutatedArtifact(const std::vector<Parts>& originals) {
         MutateProgram(&parts.program);
     }
   }
-  std::string bytes = parts.Bytes();
+  const bool is_bundle = OneIn(4);
+  std::string bytes = is_bundle ? BundleOf(parts) : parts.Bytes();
   if (OneIn(10)) {
-    MutateBytes(&bytes, 8, 32 + 3 * 24);
+    MutateBytes(&bytes, 8, 32 + (is_bundle ? 9 : 3) * 24);
     if (OneIn(8)) bytes.resize(Random(bytes.size()));
     SealArtifact(&bytes);
   }
@@ -799,32 +825,25 @@ struct Counts {
   size_t refused = 0, loaded = 0, ran = 0;
 };
 
-void Try(const std::string& bytes, const ffi::Function& load, const npu::Signature& original,
-         Counts* counts) {
-  ffi::Optional<ffi::Module> module;
-  bool is_loaded = Attempt([&] { module = load(ffi::Bytes(bytes)).cast<ffi::Module>(); });
-  if (!is_loaded) {
-    ++counts->refused;
-    return;
-  }
+void Try(const ffi::Module& module, const npu::Signature& original, Counts* counts) {
   std::string program, graph, symbol;
   bool is_read = Attempt([&] {
-    symbol = std::string(module.value()->GetFunction("get_symbol").value()().cast<ffi::String>());
-    graph = std::string(module.value()->InspectSource(""));
-    module.value()->GetFunction("sizes").value()();
-    module.value()->GetFunction("manifest").value()();
+    symbol = std::string(module->GetFunction("get_symbol").value()().cast<ffi::String>());
+    graph = std::string(module->InspectSource(""));
+    module->GetFunction("sizes").value()();
+    module->GetFunction("manifest").value()();
+    const auto whole = module->GetFunction("save_to_bytes").value()().cast<ffi::Bytes>();
+    auto* data = reinterpret_cast<const uint8_t*>(whole.data());
+    program = std::string(npu::ReadArtifacts(data, whole.size()).at(0).program.at(0));
   });
-  // A reference to what is stored elsewhere.
   if (!is_read) {
     ++counts->refused;
     return;
   }
-  auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-  program = std::string(npu::ReadArtifact(data, bytes.size()).program);
   if (!IsSmall(program)) return;
   bool is_program = Attempt([&] {
-    module.value()->GetFunction("describe").value()();
-    module.value()->GetFunction("counters").value()();
+    module->GetFunction("describe").value()();
+    module->GetFunction("counters").value()();
   });
   ++(is_program ? counts->loaded : counts->refused);
   const npu::Signature changed(symbol, graph);
@@ -834,11 +853,21 @@ void Try(const std::string& bytes, const ffi::Function& load, const npu::Signatu
     std::vector<ffi::AnyView> views(arguments.begin(), arguments.end());
     ffi::Any result;
     bool has_run = Attempt([&] {
-      ffi::Function function = module.value()->GetFunction(symbol).value();
+      ffi::Function function = module->GetFunction(symbol).value();
       function.CallPacked(views.data(), static_cast<int32_t>(views.size()), &result);
     });
     if (has_run) ++counts->ran;
   }
+}
+
+/*! \brief Loads, describes and calls each region. */
+void Try(const std::string& bytes, const ffi::Function& load, const npu::Signature& original,
+         Counts* counts) {
+  ffi::Array<ffi::Module> modules;
+  if (!Attempt([&] { modules = load(ffi::Bytes(bytes)).cast<ffi::Array<ffi::Module>>(); })) {
+    ++counts->refused;
+  }
+  for (const ffi::Module& module : modules) Try(module, original, counts);
 }
 
 }  // namespace
@@ -846,8 +875,7 @@ void Try(const std::string& bytes, const ffi::Function& load, const npu::Signatu
 int main(int count, char** arguments) {
   const long long mutations = count > 1 ? std::stoll(arguments[1]) : 3000;
   const long long seed = count > 2 ? std::stoll(arguments[2]) : 1;
-  const ffi::Function load =
-      ffi::Function::GetGlobalRequired("ffi.Module.load_from_bytes." BACKEND_NAME);
+  const ffi::Function load = ffi::Function::GetGlobalRequired(BACKEND_NAME ".runtime.load_regions");
   const std::vector<Parts> originals = {Whole(Images("1000000")), Whole(Images("3000")),
                                         Whole(Rows()), Whole(Integers("1000000")),
                                         Whole(Integers("1500"))};
@@ -856,7 +884,8 @@ int main(int count, char** arguments) {
     signatures.emplace_back("f", parts.graph);
     Counts counts;
     Try(parts.Bytes(), load, signatures.back(), &counts);
-    if (counts.ran != 2) Fail("an artifact that is right does not run");
+    Try(BundleOf(parts), load, signatures.back(), &counts);
+    if (counts.ran != 6) Fail("an artifact or a bundle that is right does not run");
   }
   Counts counts;
   for (long long i = 0; i < mutations && failures < 10; ++i) {

@@ -376,6 +376,23 @@ TEST(OptionsOfTheMachineAreChecked) {
   CHECK_ERROR(machine.Check(), "power_mode");
 }
 
+using Grid = std::vector<std::vector<int64_t>>;
+
+/*! \brief Numbers for the elements of a matrix. */
+Grid Numbers(int64_t rows, int64_t columns, int64_t factor) {
+  Grid grid(rows, std::vector<int64_t>(columns));
+  for (int64_t i = 0; i < rows * columns; ++i) {
+    grid[i / columns][i % columns] = i * factor % 13 - 6;
+  }
+  return grid;
+}
+
+/*! \brief An element, or 0 outside of the matrix. */
+int64_t At(const Grid& matrix, int64_t row, int64_t column) {
+  if (row < 0 || row >= static_cast<int64_t>(matrix.size())) return 0;
+  return column < static_cast<int64_t>(matrix[row].size()) ? matrix[row][column] : 0;
+}
+
 /*! \brief A weight-stationary systolic array, cycle by cycle: weights enter from the top, row by
  *  row; then data enters from the left, each row one cycle later, and sums leave at the bottom. */
 class SystolicArray {
@@ -383,9 +400,7 @@ class SystolicArray {
   SystolicArray(int64_t rows, int64_t columns) : rows_(rows), columns_(columns) {}
 
   /*! \brief out += a [m, k] x b [k, n], where k and n fit the array; returns the cycles. */
-  int64_t Multiply(const std::vector<std::vector<int64_t>>& a,
-                   const std::vector<std::vector<int64_t>>& b,
-                   std::vector<std::vector<int64_t>>* out) {
+  int64_t Multiply(const Grid& a, const Grid& b, Grid* out) {
     auto m = static_cast<int64_t>(a.size());
     auto zero = [&] { return Grid(rows_, std::vector<int64_t>(columns_)); };
     int64_t cycles = 0;
@@ -421,20 +436,58 @@ class SystolicArray {
   }
 
  private:
-  using Grid = std::vector<std::vector<int64_t>>;
-
-  /*! \brief An element, or 0 outside of the matrix. */
-  static int64_t At(const Grid& matrix, int64_t row, int64_t column) {
-    if (row < 0 || row >= static_cast<int64_t>(matrix.size())) return 0;
-    return column < static_cast<int64_t>(matrix[row].size()) ? matrix[row][column] : 0;
-  }
-
   int64_t rows_, columns_;
 };
 
+/*! \brief The same with a second weight in each cell, cycle by cycle. What happens in cell (r, c)
+ *  at a time happened in cell (0, 0) r + c cycles earlier: data, sums and weights move one cell per
+ *  cycle, and the first line of a tile's data makes each cell that it reaches use the weight that
+ *  has come there meanwhile.
+ *
+ *  \param a [m, R] of each tile, with its weights b [R, C]; \param out [m, C] of each.
+ *  \return The cycles. */
+int64_t MultiplyBuffered(const std::vector<Grid>& a, const std::vector<Grid>& b,
+                         std::vector<Grid>* out) {
+  const auto tiles = static_cast<int64_t>(a.size());
+  const auto m = static_cast<int64_t>(a[0].size());
+  const auto rows = static_cast<int64_t>(b[0].size());
+  const auto columns = static_cast<int64_t>(b[0][0].size());
+  const int64_t period = std::max(rows, m);
+  const Grid zero(rows, std::vector<int64_t>(columns));
+  Grid used = zero, next = zero, passed = zero, data = zero, sums = zero;
+  int64_t cycles = 0;
+  for (int64_t left = tiles * m * columns; left > 0; ++cycles) {
+    const Grid old_passed = passed, old_data = data, old_sums = sums;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) {
+        const int64_t time = cycles - r - c;  // In cell (0, 0).
+        // Data of tile t begins at rows + t * period.
+        const int64_t tile = time < rows ? -1 : (time - rows) / period;
+        const int64_t line = time - rows - tile * period;
+        if (tile >= 0 && tile < tiles && line == 0) used[r][c] = next[r][c];
+        // Weights of tile t enter for `rows` cycles from when the tile before begins.
+        const int64_t entering = time < rows ? 0 : tile + 1;
+        const int64_t step = time < rows ? time : line;
+        if (time >= 0 && step < rows) {
+          passed[r][c] = next[r][c];
+          next[r][c] = r > 0              ? old_passed[r - 1][c]
+                       : entering < tiles ? b[entering][rows - 1 - step][c]
+                                          : 0;
+        }
+        const bool busy = tile >= 0 && tile < tiles && line < m;
+        data[r][c] = c > 0 ? old_data[r][c - 1] : busy ? a[tile][line][r] : 0;
+        sums[r][c] = (r > 0 ? old_sums[r - 1][c] : 0) + used[r][c] * data[r][c];
+        if (!busy || r + 1 < rows) continue;
+        (*out)[tile][line][c] = sums[r][c];
+        --left;
+      }
+    }
+  }
+  return cycles;
+}
+
 // Compares the formula of machine.h with the machine that it describes.
 TEST(MatrixCyclesAreThoseOfASystolicArray) {
-  using Grid = std::vector<std::vector<int64_t>>;
   for (int64_t rows : {1, 2, 3, 8}) {
     for (int64_t columns : {1, 2, 5, 8}) {
       for (int64_t m : {1, 2, 7, 20}) {
@@ -483,6 +536,45 @@ TEST(MatrixCyclesAreThoseOfASystolicArray) {
       }
     }
   }
+}
+
+TEST(WeightsLoadWhileTheTileBeforeMultiplies) {
+  for (int64_t rows : {1, 2, 5}) {
+    for (int64_t columns : {1, 3}) {
+      for (int64_t m : {1, 2, 9}) {
+        for (int64_t tiles : {1, 2, 5}) {
+          std::vector<Grid> a, b, out(tiles, Grid(m, std::vector<int64_t>(columns)));
+          for (int64_t t = 0; t < tiles; ++t) {
+            a.push_back(Numbers(m, rows, 7 + t));
+            b.push_back(Numbers(rows, columns, 5 + t));
+          }
+          const int64_t cycles = MultiplyBuffered(a, b, &out);
+          for (int64_t i = 0; i < tiles * m * columns; ++i) {
+            const int64_t t = i / columns / m, line = i / columns % m, c = i % columns;
+            int64_t sum = 0;
+            for (int64_t r = 0; r < rows; ++r) sum += a[t][line][r] * b[t][r][c];
+            CHECK_EQ(out[t][line][c], sum);
+          }
+          Machine machine;
+          machine.matrix_rows = static_cast<int32_t>(rows);
+          machine.matrix_columns = static_cast<int32_t>(columns);
+          const int64_t alone = MatrixCycles(machine, m, rows, columns);
+          machine.Set("weight_buffers", "2");
+          CHECK_EQ(MatrixCycles(machine, m, tiles * rows, columns), cycles);
+          CHECK_EQ(MatrixCycles(machine, m, rows, columns, 1, tiles), cycles);
+          CHECK_EQ(GroupedMatrixCycles(machine, tiles, m, rows, columns), cycles);
+          CHECK_EQ(MatrixCycles(machine, m, rows, columns), alone);
+        }
+      }
+    }
+  }
+  // A row by 1024 x 256 takes its weights' 1 MB in 65,536 cycles, with 8 bits 16,384, with 4 8,192.
+  Machine machine;
+  CHECK_EQ(MatrixCycles(machine, 1, 1024, 256), 256 * 95);
+  machine.weight_buffers = 2;
+  CHECK_EQ(MatrixCycles(machine, 1, 1024, 256), 95 + 255 * 32);
+  CHECK_EQ(MatrixCycles(machine, kMaxElements, kMaxElements, kMaxElements), kMaxCount);
+  CHECK_EQ(MatrixCycles(machine, 1, 0, 256), 0);
 }
 
 TEST(CostsAreThoseOfTheModel) {
@@ -571,7 +663,7 @@ TEST(WorkIsCountedPerOperation) {
   other.Move(far, x);
   CHECK_EQ(WorkOf(other.program, other.program.commands.back(), nullptr).cycles[kEngineDmaOut],
            2 * DmaCycles(other.program.machine, 1, 128));
-  // A batched product: one for each matrix of b, or a single tall one.
+  // A batched product: one for each matrix of b, with all rows that meet it.
   npu_tensor a = other.Scratchpad(0, Fixed({5, 6, 4}));
   npu_tensor one = other.Scratchpad(1024, Fixed({4, 3}));
   npu_tensor each = other.Scratchpad(1088, Fixed({5, 4, 3}));
@@ -580,6 +672,12 @@ TEST(WorkIsCountedPerOperation) {
            MatrixCycles(other.program.machine, 30, 4, 3));
   CHECK_EQ(WorkOf(other.program, other.Product(out, a, each), nullptr).cycles[kEngineMatrix],
            5 * MatrixCycles(other.program.machine, 6, 4, 3));
+  npu_tensor grouped = other.Scratchpad(0, Fixed({5, 2, 3, 4}));
+  npu_tensor shared = other.Scratchpad(1088, Fixed({5, 1, 4, 3}));
+  npu_tensor result = other.Scratchpad(2048, Fixed({5, 2, 3, 3}));
+  CHECK_EQ(
+      WorkOf(other.program, other.Product(result, grouped, shared), nullptr).cycles[kEngineMatrix],
+      5 * MatrixCycles(other.program.machine, 6, 4, 3));
 }
 
 // ---- Times ----
@@ -813,6 +911,20 @@ TEST(ProgramsSurviveBytes) {
   Buffer bytes = maker.Bytes();
   Program read = Deserialize(bytes.data(), bytes.size());
   CHECK_EQ(read.commands.back().instructions[1].immediate, 0x1p53 - 1);
+}
+
+TEST(WeightBuffersSurviveBytes) {
+  Maker maker = Everything();
+  Buffer before = maker.Bytes();
+  CHECK_EQ(before.data()[8], 4);
+  maker.program.machine.weight_buffers = 2;
+  Buffer bytes = maker.Bytes();
+  CHECK_EQ(bytes.data()[8], 5);
+  CHECK_EQ(Deserialize(bytes.data(), bytes.size()).machine.weight_buffers, 2);
+  CHECK_EQ(Deserialize(before.data(), before.size()).machine.weight_buffers, 1);
+  maker.program.machine.weight_buffers = 3;
+  Buffer wrong = maker.Bytes();
+  CHECK_ERROR(Deserialize(wrong.data(), wrong.size()), "Option weight_buffers is 3");
 }
 
 TEST(OlderFormatsAreRefused) {

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
 from ...shared.aliases import Array
 from .node import Node
@@ -79,17 +80,20 @@ def matmul_nbits(node: Node) -> None:
         for name, default in (("bits", 4), ("block_size", 0), ("N", 0), ("K", 0))
     )
     is_whole = size > 0 and depth % size == 0
-    if bits not in (2, 4, 8) or not is_whole or (zero is not None and zero.dtype != np.uint8):
-        kind = "" if zero is None else f", zero points of {zero.dtype}"
+    is_integer = zero is None or zero.dtype == np.uint8 or bool((zero == zero.round()).all())
+    if bits not in (2, 4, 8) or not is_whole or not is_integer:
+        kind = "" if is_integer else ", zero points that are no integers"
         node.refuse(
             f"bits={bits}, K={depth}, block_size={size}{kind}; supported are 2, 4 and 8 bits, "
-            "whole blocks, and zero points of uint8"
+            "whole blocks, and zero points that are integers"
         )
     # Around 0 instead of 2, 8 or 128, so that the usual zero point is 0.
     middle = 1 << (bits - 1)
     values = _unpacked(weights, bits).reshape(-1, size) - middle
     points = np.zeros(len(values), "int16")
-    if zero is not None:
+    if zero is not None and zero.dtype != np.uint8:
+        points = zero.reshape(-1).astype("int16") - middle
+    elif zero is not None:
         points = _unpacked(zero.reshape(rows, -1), bits)[:, : depth // size].reshape(-1) - middle
     inputs = [
         node.literal(values, "int8", f"{b}_blocks"),
@@ -101,6 +105,52 @@ def matmul_nbits(node: Node) -> None:
         w = node.reshape(w, (rows, depth))
     w = node.transpose(w, (1, 0))
     node.matmul(a, w, bias)
+
+
+def gather_block_quantized(node: Node) -> None:
+    """Write rows of a packed table, which is a constant, as rows of integers and of scales."""
+    data, indices, scales, zeros = node.inputs(4)
+    table, scale = node.constant(data), node.constant(scales)
+    zero = node.constant(zeros) if zeros else None
+    rank = node.sizes(indices)
+    if table is None or scale is None or (zeros and zero is None) or rank is None:
+        node.refuse("supported are constant data, scales and zero points, and indices of a rank")
+    bits, size, along, axis = (
+        node.attributes.get(name, default)
+        for name, default in (
+            ("bits", 4), ("block_size", 128), ("quantize_axis", 1), ("gather_axis", 0)
+        )
+    )  # fmt: skip
+    is_packed = node.element_type(data) == TensorProto.UINT8
+    if bits not in (4, 8) or table.ndim != 2 or axis not in (0, -2) or along not in (1, -1):
+        node.refuse(
+            f"bits={bits}, gather_axis={axis} and quantize_axis={along} of {table.ndim} axes; "
+            "supported are 4 and 8 bits, gather_axis=0 and quantize_axis=1 of 2 axes"
+        )
+    # Around 0, so that the usual zero point is 0.
+    middle = 0 if node.element_type(data) == TensorProto.INT4 else 1 << (bits - 1)
+    points = np.full(scale.shape, middle if is_packed else 0, "int16")
+    if is_packed:
+        table = _unpacked(table, bits)
+        points = points if zero is None else _unpacked(zero, bits)[:, : scale.shape[1]]
+    elif zero is not None:
+        points = zero
+    if table.shape != (len(scale), scale.shape[1] * size):
+        node.refuse(
+            f"block_size={size} for rows of {table.shape[1]} elements, with scales of the shape "
+            f"{list(scale.shape)}; supported are whole blocks"
+        )
+    values = node.literal(table.astype("int16") - middle, "int8", f"{data}_rows")
+    kind = node.element_type(scales)
+    rows = node.cast(node.write("Gather", values, indices, axis=0), kind)
+    blocks = [0] * len(rank)
+    rows = node.reshape(rows, (*blocks, scale.shape[1], size))
+    if (points != middle).any():
+        zero_rows = node.literal(points.astype("int16") - middle, "int8", f"{data}_zeros")
+        zero_rows = node.cast(node.write("Gather", zero_rows, indices, axis=0), kind)
+        rows = node.write("Sub", rows, node.unsqueeze(zero_rows, len(rank) + 1))
+    factors = node.unsqueeze(node.write("Gather", scales, indices, axis=0), len(rank) + 1)
+    node.reshape(node.write("Mul", rows, factors), (*blocks, table.shape[1]), node.proto.output[0])
 
 
 def _unpacked(packed: Array, bits: int) -> Array:

@@ -16,7 +16,7 @@ from typing import NoReturn
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from .blocks import Blocks, matmul_nbits
+from .blocks import Blocks, gather_block_quantized, matmul_nbits
 from .graph import NARROW, attributes_of, refuse
 from .node import Node, Rule
 
@@ -309,6 +309,7 @@ RULES: dict[str, Rule] = {
     "DequantizeLinear": _dequantize_linear,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "DynamicQuantizeMatMul": _dynamic_matmul,
+    "GatherBlockQuantized": gather_block_quantized,
     "MatMulInteger": _matmul_integer,
     "MatMulIntegerToFloat": _matmul_to_float,
     "MatMulNBits": matmul_nbits,

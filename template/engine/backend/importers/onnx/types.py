@@ -10,6 +10,7 @@ from contextlib import suppress
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from ..declared import Declared
+from .contrib_types import with_deputies, without_deputies
 from .graph import NARROW, sizes_of
 from .input_sizes import name_open_sizes, open_unknown_sizes, set_sizes, tell_sizes
 
@@ -65,9 +66,10 @@ def infer(
     graph.value_info.extend(value for name, value in also.items() if name not in names)
     # An inference that fails leaves types open.
     with suppress(Exception):
-        outline.CopyFrom(shape_inference.infer_shapes(outline, data_prop=True))
-    for inferred, value in zip(outline.graph.output, said, strict=True):
-        _fill(inferred, value, with_sizes)
+        inferred = shape_inference.infer_shapes(with_deputies(outline), data_prop=True)
+        without_deputies(inferred, outline)
+    for found, value in zip(outline.graph.output, said, strict=True):
+        _fill(found, value, with_sizes)
 
 
 def declared(graph: GraphProto) -> Mapping[str, Declared]:

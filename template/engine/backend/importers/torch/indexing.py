@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tvm import relax, tirx
 
-from .call import Call, Rule, inverse, part_of, permuted, sizes_of
+from .call import Call, Rule, inverse, op_name, part_of, permuted, sizes_of
 
 
 def _axis(op: Call, value: relax.Expr) -> int:
@@ -105,11 +105,14 @@ def _index_put(op: Call) -> relax.Expr:
     if dtype == "bool" and op["accumulate"]:
         op.refuse("accumulate=True of booleans is not supported; supported are numbers")
     shape = indices.fixed_shape()
-    if shape in ([], [1]) and len(indices.axes) == 1 and not op["accumulate"]:
+    has_one = len(indices.axes) == 1 and len(shape) < 2 and not op["accumulate"]
+    if has_one and shape in ([], [1]):
         return _replaced(op, data, values, indices)
     selected = [sizes[axis] for axis in indices.rest]
     selected[indices.place : indices.place] = shape
     values = op.emit(relax.op.broadcast_to(values, selected))
+    if has_one and isinstance(sizes[indices.axes[0]], int):
+        return _updated(op, data, values, indices.tensors[0], indices.axes[0])
     values = permuted(op, values, indices.front())
     index = [op.emit(relax.op.broadcast_to(tensor, shape)) for tensor in indices.tensors]
     stacked = op.emit(relax.op.stack(index, axis=len(shape)))
@@ -155,6 +158,26 @@ def _replaced(op: Call, data: relax.Expr, values: relax.Expr, indices: _Indices)
         values = op.emit(relax.op.expand_dims(values, axis=values.ty.ndim - (rank - 1 - axis)))
     is_it = op.emit(relax.op.equal(places, place))
     return relax.op.where(is_it, values, data)
+
+
+def _updated(
+    op: Call, data: relax.Expr, values: relax.Expr, places: relax.Expr, axis: int
+) -> relax.Expr:
+    """Replace slices of an axis, such as those of a cache, where they are.
+
+    A scatter of slices would take that axis to the front, and all of the tensor with it.
+    """
+    (size,), (count,) = op.fixed_sizes(data, [axis]), op.fixed_sizes(places, [0])
+    rows = relax.const(np.arange(size).reshape(-1, 1), "int64")
+    is_it = op.emit(relax.op.equal(rows, op.emit(relax.op.reshape(places, (1, count)))))
+    order = relax.const(np.arange(count), "int64")
+    matches = op.emit(relax.op.where(is_it, order, relax.const(-1, "int64")))
+    # Of several values for a place, the last stays.
+    last = op.emit(relax.op.max(matches, axis=[1]))
+    chosen = op.emit(relax.op.take(values, last, axis=axis, mode="clip"))
+    is_kept = op.emit(relax.op.less(last, relax.const(0, "int64")))
+    shape = [size if other == axis else 1 for other in range(data.ty.ndim)]
+    return relax.op.where(op.emit(relax.op.reshape(is_kept, shape)), data, chosen)
 
 
 def _index_select(op: Call) -> relax.Expr:
@@ -212,7 +235,25 @@ def _scatter(op: Call) -> relax.Expr:
         source = _cropped(op, op.value("src"), index, None)
     else:
         source = op.emit(relax.op.broadcast_to(op.operand("value", dtype), sizes_of(index)))
-    return relax.op.scatter_elements(data, index, source, _axis(op, data), reduction)
+    axis = _axis(op, data)
+    places = _of_slices(op, data, axis) if reduction == "update" else None
+    if places is not None:
+        return _updated(op, data, source, places, axis)
+    return relax.op.scatter_elements(data, index, source, axis, reduction)
+
+
+def _of_slices(op: Call, data: relax.Expr, axis: int) -> relax.Expr | None:
+    """Return the places of whole slices: an index that is the same along all other axes."""
+    index = op["index"]
+    sizes = [*sizes_of(data)]
+    sizes[axis] = index.meta["val"].shape[axis]
+    fixed = all(isinstance(size, int) for size in (*sizes, sizes_of(data)[axis]))
+    if op_name(index) != "aten.expand" or not fixed or sizes != [*index.meta["val"].shape]:
+        return None
+    repeated = index.args[0].meta["val"]
+    if repeated.numel() != sizes[axis] or repeated.shape[axis - len(sizes)] != sizes[axis]:
+        return None
+    return op.emit(relax.op.reshape(op.as_type(index.args[0], "int64"), (-1,)))
 
 
 def _slice_scatter(op: Call) -> relax.Expr:

@@ -137,10 +137,29 @@ def _quantize_blocks(
     dtype = op.integer(kind)
     scales = op.scale(scale, not blocks.is_one)
     zeros = op.zero_point(zero_point, dtype, not blocks.is_one)
-    quantized = blocks.apply(
-        _data(op), lambda x, axis: relax.op.quantize(x, scales, zeros, axis, dtype)
-    )
+    if op.constant(scale) is not None:
+        quantized = blocks.apply(
+            _data(op), lambda x, axis: relax.op.quantize(x, scales, zeros, axis, dtype)
+        )
+    else:
+        quantized = blocks.apply(_data(op), partial(_divided, op, scales, zeros, dtype))
     return _clipped(op, quantized, dtype)
+
+
+def _divided(
+    op: Call, scales: relax.Expr, zeros: relax.Expr, dtype: str, x: relax.Expr, axis: int
+) -> relax.Call:
+    """Quantize by scales of the run as PyTorch does, which multiplies by what is 1 / scale.
+
+    The largest element of a tensor is often between two integers, where a last bit decides.
+    """
+    one = relax.const(1, "float32")
+    factors = op.emit(relax.op.divide(one, scales))
+    if scales.ty.ndim:
+        others = [other for other in range(x.ty.ndim) if other != axis]
+        factors = op.emit(relax.op.expand_dims(factors, others))
+    ones = op.emit(relax.op.full_like(scales, one))
+    return relax.op.quantize(op.emit(relax.op.multiply(x, factors)), ones, zeros, axis, dtype)
 
 
 def _dequantize_blocks(op: Call, blocks: _Blocks, scale: str, zero_point: str) -> relax.Expr:

@@ -77,7 +77,9 @@ struct Value {
   Source source;
   npu_dtype dtype;
   int32_t rank;
-  int32_t unused;
+  /*! \brief Of drivers with `symbols`: in how many groups, one behind the other, the rows of an
+   *  open batch are; a call may have fewer of each. 0: nothing is open. */
+  int32_t groups;
   int64_t dims[NPU_MAX_RANK];
   /*! \brief For an input its number, for a constant where its elements begin, for an output the
    *  value that it stores. */
@@ -85,6 +87,24 @@ struct Value {
 };
 
 inline Dims DimsOf(const Value& value) { return Dims(value.dims, value.dims + value.rank); }
+
+/*! \brief How many elements the dimensions before one have. */
+inline int64_t CountBefore(const int64_t* dims, int32_t dim) {
+  int64_t count = 1;
+  for (int32_t i = 0; i < dim; ++i) count *= dims[i];
+  return count;
+}
+
+/*! \brief The dimension of a value that has its groups of rows, or -1. */
+inline int32_t GrowingOf(const Value& value) {
+  int32_t dim = -1;
+  int64_t before = 1;
+  for (int32_t i = 0; i < value.rank && before <= value.groups; ++i) {
+    dim = i;
+    before *= value.dims[i];
+  }
+  return dim;
+}
 
 inline int64_t CountOf(const Value& value) {
   int64_t count = 1;
@@ -338,6 +358,9 @@ struct Program {
   /*! \brief The elements of constants; in the build half only in `compile` and `composite`. */
   const uint8_t* constants = nullptr;
   size_t constant_bytes = 0;
+  /*! \brief The largest value of the open size, for which all sizes that depend on it are; 0: there
+   *  is none. Only in the build half. */
+  int64_t bound = 0;
   /*! \brief By node: the text of set_label of the operation that it belongs to; "" if it had none.
    *  A profile adds up the times of each text, and the engine finds the op of a sentence by it. */
   std::vector<std::string> labels;
@@ -503,7 +526,11 @@ inline bool IsSane(const Value& value) {
     if (value.dims[i] < 1 || value.dims[i] > (int64_t{1} << 40) / count) return false;
     count *= value.dims[i];
   }
-  return true;
+  if (value.groups == 0) return true;
+  const int32_t dim = GrowingOf(value);
+  if (dim < 0) return false;
+  const int64_t before = CountBefore(value.dims, dim);
+  return value.groups % before == 0 && value.dims[dim] % (value.groups / before) == 0;
 }
 
 /*! \brief Whether the attributes of a node, whose inputs are known, may be used as indices. */

@@ -45,6 +45,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver_kit/batches.h"
 #include "driver_kit/program.h"
 
 namespace npu::kit {
@@ -75,19 +76,33 @@ inline std::string TextOf(npu_dtype dtype, int32_t rank, const int64_t* dims) {
   return text + (rank > 0 ? "]" : "[]");
 }
 
+/*! \brief The size of a buffer where its input or output grows; 0 if that does not. */
+inline int64_t GrownSize(const Value& port, const npu_buffer* buffer) {
+  return port.groups == 0 ? 0 : buffer->dims[GrowingOf(port)];
+}
+
 /*! \brief Refuses a buffer that does not match the program. */
 inline void* CheckedData(const std::vector<Value>& ports, size_t index, const npu_buffer* buffer) {
   if (index >= ports.size()) Refuse("there is no such input or output");
   const Value& port = ports[index];
+  const int32_t growing = GrowingOf(port);
   bool same = buffer->dtype == port.dtype && buffer->rank == port.rank;
-  for (int32_t i = 0; same && i < port.rank; ++i) same = buffer->dims[i] == port.dims[i];
-  if (!same) {
-    Refuse("it is " + TextOf(buffer->dtype, buffer->rank, buffer->dims) +
-           ", but the program was compiled for " + TextOf(port.dtype, port.rank, port.dims));
+  for (int32_t i = 0; same && i < port.rank; ++i) {
+    const int64_t size = buffer->dims[i], most = port.dims[i];
+    same = i == growing ? size >= 1 && size <= most && size % GroupsIn(port) == 0 : size == most;
   }
-  if (buffer->bytes != BytesOf(port)) {
+  if (!same) {
+    const std::string at_most = " with at most so many rows in dimension ";
+    Refuse("it is " + TextOf(buffer->dtype, buffer->rank, buffer->dims) +
+           ", but the program was compiled for " + TextOf(port.dtype, port.rank, port.dims) +
+           (growing < 0 ? ""
+                        : at_most + std::to_string(growing) +
+                              "; compile the model with a larger symbol_bound"));
+  }
+  const size_t bytes = BytesOf(port, GrownSize(port, buffer));
+  if (buffer->bytes != bytes) {
     Refuse("it has " + std::to_string(buffer->bytes) + " bytes, but " +
-           TextOf(port.dtype, port.rank, port.dims) + " has " + std::to_string(BytesOf(port)));
+           TextOf(buffer->dtype, buffer->rank, buffer->dims) + " has " + std::to_string(bytes));
   }
   if (buffer->data == nullptr) Refuse("it has no memory");
   return buffer->data;
@@ -305,7 +320,11 @@ struct LoadedProgram {
 template <typename Graph, typename Timed>
 struct GraphRequest {
   explicit GraphRequest(const Program& p)
-      : program(p), inputs(p.inputs.size()), outputs(p.outputs.size()) {
+      : program(p),
+        inputs(p.inputs.size()),
+        outputs(p.outputs.size()),
+        input_sizes(p.inputs.size()),
+        output_sizes(p.outputs.size()) {
     std::vector<bool> is_output(program.values.size(), false);
     for (const Value& output : program.outputs) is_output[static_cast<size_t>(output.place)] = true;
     for (size_t i = 0; i < program.values.size(); ++i) {
@@ -351,15 +370,16 @@ struct GraphRequest {
     for (size_t i = 0; i < program.values.size(); ++i) {
       const Value& value = program.values[i];
       if (value.source != Source::kInput) continue;
-      const void* from = inputs[static_cast<size_t>(value.place)];
-      std::memcpy(memory[i], from, BytesOf(value));
+      const auto input = static_cast<size_t>(value.place);
+      CopyPadded(program.inputs[input], input_sizes[input], inputs[input], memory[i]);
     }
   }
 
   void WriteOutputs() {
     for (size_t i = 0; i < program.outputs.size(); ++i) {
-      const size_t id = static_cast<size_t>(program.outputs[i].place);
-      std::memcpy(outputs[i], memory[id], BytesOf(program.values[id]));
+      const Value& output = program.outputs[i];
+      const void* from = memory[static_cast<size_t>(output.place)];
+      CopyCropped(output, output_sizes[i], from, outputs[i]);
     }
   }
 
@@ -381,6 +401,8 @@ struct GraphRequest {
 
   const Program& program;
   std::vector<void*> inputs, outputs;
+  /*! \brief Of inputs and outputs that grow. */
+  std::vector<int64_t> input_sizes, output_sizes;
   std::vector<Block> blocks;
   /*! \brief By value. */
   std::vector<void*> memory;
@@ -426,12 +448,14 @@ npu_run_api RunTable(const char* name, const char* release) {
     return Try(&RunError(), [&] {
       auto* bound = reinterpret_cast<Request*>(request);
       bound->inputs[index] = CheckedData(bound->program.inputs, index, buffer);
+      bound->input_sizes[index] = GrownSize(bound->program.inputs[index], buffer);
     });
   };
   api.bind_output = [](npu_request* request, size_t index, const npu_buffer* buffer) {
     return Try(&RunError(), [&] {
       auto* bound = reinterpret_cast<Request*>(request);
       bound->outputs[index] = CheckedData(bound->program.outputs, index, buffer);
+      bound->output_sizes[index] = GrownSize(bound->program.outputs[index], buffer);
     });
   };
   if constexpr (CanWait<Graph>::value) {

@@ -414,6 +414,18 @@ def window_of(block: Any) -> Window | None:
     return None
 
 
+def by_channel(block: Any) -> list[int]:
+    """Return which reads of a block depend on the last dimension of its result alone."""
+    variables = {item.var: index for index, item in enumerate(block.iter_vars)}
+    channel = _access(block.body.indices[-1:], "", variables).variables
+    found = []
+    for index, region in enumerate(block.reads):
+        read = _access([item.min for item in region.region], "", variables)
+        if read.variables == channel:
+            found.append(index)
+    return found
+
+
 def is_elementwise(block: Any) -> bool:
     """Whether a block of a schedule assigns each element once."""
     return block.init is None and all(str(item.iter_type) == "0" for item in block.iter_vars)

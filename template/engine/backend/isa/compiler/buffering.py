@@ -30,6 +30,8 @@ from .loops import (
     rebuilt,
     replaced,
 )
+from .nests import zeros_of
+from .roles import near_of
 
 LEVELS = 2
 """In how many loops around each other buffers alternate: each doubles the instructions."""
@@ -42,11 +44,9 @@ def alternate(loops: Loops, machine: Machine) -> Loops:
         if buffer.scope in room:
             room[buffer.scope] -= buffer.bytes
     # What follows a product needs tiles of its own.
-    first = next(iter(room), "")
-    room = {
-        name: size - (machine.memory(name).bytes // 4 if name == first else 0)
-        for name, size in room.items()
-    }
+    near = near_of(machine)
+    if near is not None:
+        room[near.name] -= near.bytes // 4
     changed = _Alternating(loops, room)
     body, _ = changed.statements(loops.body)
     return Loops(loops.name, loops.parameters, changed.buffers, body)
@@ -97,18 +97,27 @@ class _Alternating:
         return twins
 
 
-def _accesses(statements: Sequence[Stmt]) -> Iterator[tuple[Buffer, set[Buffer]]]:
-    """Iterate over assignments: the buffer that is written, and those that are read for it."""
+def _accesses(
+    statements: Sequence[Stmt], inner: frozenset[Var] = frozenset()
+) -> Iterator[tuple[Buffer, set[Buffer]]]:
+    """Iterate over assignments: the buffer that is written, and those that are read for it.
+
+    `inner`: the variables of the loops around the statements.
+    """
     for statement in statements:
         match statement:
             case Store(buffer=buffer, index=index, value=value):
                 yield buffer, {load.buffer for part in (index, value) for load in loads_of(part)}
-            case For(body=body) | While(body=body):
-                yield from _accesses(body)
-            case If(body=body, other=other):
-                # It may not be executed: what it writes is not filled.
-                for buffer, read in (*_accesses(body), *_accesses(other)):
-                    yield buffer, {*read, buffer}
+            case For(var=var, body=body):
+                yield from _accesses(body, inner | {var})
+            case While(body=body):
+                yield from _accesses(body, inner)
+            case If(when=when, body=body, other=other):
+                zero = zeros_of(when)
+                # Unless it is executed at the first, what it writes is not filled.
+                is_first = zero is not None and zero <= inner and not other
+                for buffer, read in (*_accesses(body, inner), *_accesses(other, inner)):
+                    yield buffer, read if is_first else {*read, buffer}
 
 
 def _unrolled(loop: For, twins: Mapping[Buffer, Buffer]) -> list[Stmt]:

@@ -8,10 +8,11 @@ An address is a place in a segment plus a multiple of each loop's variable. A re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ..kinds import FieldValue, Place
-from ..machine import SEGMENT_BITS, Line, Machine
+from ..encoding import EncodingError, check_conditions
+from ..kinds import Address, Choice, FieldValue, Number, Place
+from ..machine import CONSTANTS, SEGMENT_BITS, Line, Machine, Source
 from .loops import Affine, Unsupported, Var
 
 _OFFSET_MASK = (1 << SEGMENT_BITS) - 1
@@ -27,6 +28,13 @@ class Where:
     def plus(self, other: Affine) -> Where:
         """Add bytes."""
         return Where(self.base, self.index.plus(other))
+
+    def replaced(self, values: Mapping[Var, Affine]) -> Where:
+        """Return it with variables replaced."""
+        index = self.index.without([*values])
+        for var, value in values.items():
+            index = index.plus(value, self.index.of(var))
+        return Where(self.base, index)
 
     @property
     def key(self) -> Key:
@@ -71,7 +79,16 @@ class Target:
     mark: Mark
 
 
-Operand = FieldValue | Where | Key | Temporary | Named | Target | tuple[Temporary, int]
+@dataclass(frozen=True)
+class Computed:
+    """An address in a segment: what a register has, and an offset."""
+
+    register: Temporary
+    offset: int
+    segment: int
+
+
+Operand = FieldValue | Where | Key | Temporary | Named | Target | Computed
 
 
 @dataclass(frozen=True)
@@ -80,7 +97,6 @@ class Step:
 
     instruction: str
     fields: Mapping[str, Operand]
-    note: str = ""
 
 
 @dataclass(eq=False)
@@ -104,12 +120,87 @@ class Guard:
     items: list[Item]
 
 
-Item = Step | Mark | Repeat | Guard
+@dataclass(eq=False)
+class Part:
+    """What was made of one loop or statement."""
+
+    source: Source
+    items: list[Item]
+
+
+Item = Step | Mark | Repeat | Guard | Part
 
 
 def variable_key(var: Var) -> Key:
     """Return what the register of a hardware loop's variable has."""
     return Key(0, frozenset([(var, 1)]))
+
+
+def step_of(machine: Machine, instruction: str, given: Mapping[str, Operand]) -> Step:
+    """Return an instruction as the machine has it.
+
+    Parameters
+    ----------
+    machine
+        The machine.
+    instruction
+        The name of the instruction.
+    given
+        Its fields; numbers that are left out are 0, or the least that they may be.
+
+    Raises
+    ------
+    Unsupported
+        The machine has no such instruction, or it does not do this; the message says why.
+    """
+    known = machine.instructions.get(instruction)
+    if known is None:
+        raise Unsupported(f"the machine has no instruction {instruction}")
+    for name in given:
+        if name not in known.fields:
+            raise Unsupported(f"{instruction} has no field {name}")
+    fields: dict[str, Operand] = {}
+    for name, kind in known.fields.items():
+        least = kind.range[0] if isinstance(kind, Number) else 0
+        value = fields[name] = given.get(name, max(0, least))
+        if isinstance(kind, Number) and isinstance(value, int):
+            if not least <= value <= kind.range[1]:
+                end = f"at most {kind.range[1]}" if value > least else f"at least {least}"
+                raise Unsupported(f"{name} of {instruction} is {value}, {end}")
+        elif isinstance(kind, Choice) and value not in kind.names:
+            raise Unsupported(
+                f"{name} of {instruction} is {value}; it may be {', '.join(kind.names)}"
+            )
+        elif isinstance(kind, Address) and isinstance(value, Where | Computed):
+            memory = memory_of(machine, value)
+            if memory not in kind.memories:
+                raise Unsupported(
+                    f"{name} of {instruction} is in {memory}; it may be in "
+                    f"{', '.join(kind.memories)}"
+                )
+    try:
+        check_conditions(known, fields)  # type: ignore[arg-type]  # only numbers and names are read
+    except EncodingError as error:
+        raise Unsupported(str(error)) from None
+    return Step(instruction, fields)
+
+
+def memory_of(machine: Machine, place: Where | Computed) -> str:
+    """Return the name of the memory that an address is in."""
+    segment = place.segment if isinstance(place, Computed) else place.base >> SEGMENT_BITS
+    for memory in machine.memories:
+        if memory.is_segmented:
+            is_there = segment >= CONSTANTS
+        else:
+            is_there = segment == machine.base(memory.name) >> SEGMENT_BITS
+        if is_there:
+            return memory.name
+    raise AssertionError(f"no memory has segment {segment}")
+
+
+def temporaries_of(machine: Machine) -> int:
+    """Return how many registers are for intermediate results; the last computes addresses."""
+    return machine.registers * 3 // 8
 
 
 class Assembler:
@@ -119,13 +210,12 @@ class Assembler:
     ----------
     machine
         The machine; its instructions `set`, `step`, `alu`, `branch`, `loop` and `next` are used.
-    temporaries
-        How many registers are for intermediate results; they are the last ones.
     """
 
-    def __init__(self, machine: Machine, temporaries: int) -> None:
+    def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.first_temporary = machine.registers - temporaries
+        # Those for intermediate results are the last ones.
+        self.first_temporary = machine.registers - temporaries_of(machine)
         self.lines: list[Line] = []
         self._marks: dict[Mark, int] = {}
         self._branches: list[tuple[int, Mark]] = []
@@ -136,6 +226,7 @@ class Assembler:
             Repeat | Guard | None, list[tuple[Key, tuple[tuple[Var, int], ...]]]
         ] = {}
         self._increments: dict[Repeat, dict[Key, int]] = {}
+        self._source: Source | None = None
 
     def assemble(self, items: Sequence[Item]) -> list[Line]:
         """Return the lines of a program.
@@ -151,7 +242,7 @@ class Assembler:
         for at, mark in self._branches:
             line = self.lines[at]
             fields = {**line.fields, "lines": self._marks[mark] - at}
-            self.lines[at] = Line(line.instruction, fields, line.note)
+            self.lines[at] = replace(line, fields=fields)
         return self.lines
 
     # ---- Which registers there are, and where they begin ----
@@ -166,6 +257,8 @@ class Assembler:
                         self._need(operand, chain)
             elif isinstance(item, Repeat | Guard):
                 self._collect(item.items, [*chain, item])
+            elif isinstance(item, Part):
+                self._collect(item.items, chain)
 
     def _need(self, key: Key, chain: list[Repeat | Guard]) -> None:
         factors = dict(key.terms)
@@ -216,7 +309,7 @@ class Assembler:
     # ---- Lines ----
 
     def _line(self, instruction: str, **fields: FieldValue) -> None:
-        self.lines.append(Line(instruction, fields))
+        self._step(step_of(self.machine, instruction, fields))
 
     def _take(self) -> int:
         if not self._free:
@@ -256,6 +349,10 @@ class Assembler:
                 began = self._begin(item)
                 self._emit(item.items)
                 self._end(began)
+            elif isinstance(item, Part):
+                around, self._source = self._source, item.source
+                self._emit(item.items)
+                self._source = around
             else:
                 self._repeat(item)
 
@@ -266,19 +363,32 @@ class Assembler:
             for key, value in self._increments.get(item, {}).items()
             if key in self._registers
         ]
-        if _height(item) > self.machine.loop_depth:
+        if _height(item) > self.machine.loop_depth or item.count > self._most_iterations:
             self._counted(item, pairs)
         else:
             self._line("loop", count=item.count)
             self._emit(item.items)
-            for register, value in pairs[4:]:
+            most = self._increments_of_next
+            for register, value in pairs[most:]:
                 self._line("step", to=register, a=register, value=_fits(value))
             fields: dict[str, FieldValue] = {}
-            for index in range(4):
-                register, value = pairs[index] if index < len(pairs) else (0, 0)
+            for index, (register, value) in enumerate(pairs[:most]):
                 fields |= {f"r{index}": register, f"v{index}": _fits(value)}
             self._line("next", **fields)
         self._end(began)
+
+    @property
+    def _most_iterations(self) -> int:
+        """How often a hardware loop is executed at most."""
+        known = self.machine.instructions.get("loop")
+        count = None if known is None else known.fields.get("count")
+        return count.range[1] if isinstance(count, Number) else 0
+
+    @property
+    def _increments_of_next(self) -> int:
+        """How many registers the end of a hardware loop increases."""
+        fields = self.machine.instructions["next"].fields
+        return sum(f"r{index}" in fields for index in range(len(fields)))
 
     def _counted(self, item: Repeat, pairs: Sequence[tuple[int, int]]) -> None:
         """Add a loop by a branch, where there are more loops in it than the hardware has."""
@@ -298,7 +408,7 @@ class Assembler:
                 self._branches.append((len(self.lines), operand.mark))
                 operand = 0
             fields[name] = self._resolved(operand)
-        self.lines.append(Line(item.instruction, fields, item.note))
+        self.lines.append(Line(item.instruction, fields, source=self._source))
 
     def _resolved(self, operand: Operand) -> FieldValue:
         match operand:
@@ -312,16 +422,16 @@ class Assembler:
                 if var not in self._named:
                     self._named[var] = self._take()
                 return self._named[var]
-            case (Temporary(number=number), int(offset)):
+            case Computed(register=Temporary(number=number), offset=offset):
                 return Place(self.first_temporary + number, _fits(offset))
-            case Target() | tuple():
+            case Target():
                 raise AssertionError("they were replaced")
         return operand
 
 
 def _height(item: Item) -> int:
     """Return how many loops are in each other, from this one on."""
-    if not isinstance(item, Repeat | Guard):
+    if not isinstance(item, Repeat | Guard | Part):
         return 0
     return isinstance(item, Repeat) + max(map(_height, item.items), default=0)
 
@@ -332,10 +442,26 @@ def _fits(value: int) -> int:
     return value
 
 
+def flat(items: Sequence[Item]) -> Iterator[Item]:
+    """Iterate over what is in and outside of loops, parts and guards, but not over those."""
+    for item in items:
+        if isinstance(item, Repeat | Guard | Part):
+            yield from flat(item.items)
+        else:
+            yield item
+
+
 def steps_of(items: Sequence[Item]) -> Iterator[Step]:
     """Iterate over all instructions, in and outside of loops."""
+    return (item for item in flat(items) if isinstance(item, Step))
+
+
+def executed(items: Sequence[Item]) -> int:
+    """Return how many instructions are executed, if branches are not taken."""
+    total = 0
     for item in items:
-        if isinstance(item, Step):
-            yield item
-        elif isinstance(item, Repeat | Guard):
-            yield from steps_of(item.items)
+        if isinstance(item, Repeat | Guard | Part):
+            total += executed(item.items) * (item.count if isinstance(item, Repeat) else 1)
+        else:
+            total += isinstance(item, Step)
+    return total

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import tvm
@@ -13,15 +13,16 @@ from tvm import s_tir, tirx
 from ...sdk.npu_region.region import Declined, Region
 from ..kinds import ELEMENT_BYTES
 from ..machine import CONSTANTS, FIRST_PORT, SEGMENT_BITS, WORKSPACE, Line, Machine
-from ..program import Program
+from ..program import Allocation, Program
+from ..tuning import Sizes, key_of
 from .adapter import TYPES, read_kernel
 from .buffering import alternate
 from .code import Assembler, Where
 from .kernel import KernelCode, ScalarNest
 from .kernels import Kernel, Plan, Tensor, plan_of
 from .loops import Buffer, Loops, Unsupported
-from .scalar import TEMPORARIES
 from .scheduling import RULES, Rule, scheduled
+from .waiting import with_waits
 
 ALIGNMENT = 64
 
@@ -57,14 +58,14 @@ class Settings:
         Names of passes that are left out: those of `PASSES`, of `kernels.PASSES`, "alternate"
         (`buffering.py`) and "select", without which all is scalar code.
     sizes
-        Sizes for the rules, by the name of a kernel.
+        Sizes for the rules, by the key of a kernel (`tuning.key_of`).
     """
 
     rules: Sequence[Rule] = RULES
     before: Sequence[tvm.transform.Pass] = ()
     after: Sequence[tvm.transform.Pass] = ()
     disabled: Collection[str] = ()
-    sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sizes: Mapping[str, Sizes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,11 @@ def compile_plan(plan: Plan, machine: Machine, settings: Settings) -> Compiled:
     KernelDeclined
         The machine does not execute one of them.
     """
-    if machine.sync != "scoreboard" and plan.kernels:
-        why = f"programs with sync='{machine.sync}' are not compiled yet, only written by hand"
-        raise KernelDeclined(plan.kernels[0], Unsupported(why))
     memory = Layout(plan)
     lines: list[Line] = []
+    allocations: list[Allocation] = []
     scalar: list[tuple[str, ScalarNest]] = []
+    begins: list[int] = []
     for kernel in plan.kernels:
         label = ", ".join(kernel.labels)
         places = [memory.place(number) for number in kernel.tensors]
@@ -138,9 +138,14 @@ def compile_plan(plan: Plan, machine: Machine, settings: Settings) -> Compiled:
             code = _best(kernel, machine, settings, places, memory)
         except Unsupported as error:
             raise KernelDeclined(kernel, error) from None
-        lines += [replace(line, label=label, note=line.note or kernel.name) for line in code.lines]
+        begins.append(len(lines))
+        lines += [replace(line, label=label, note=kernel.name) for line in code.lines]
+        ends = begins[-1], len(lines) - 1
+        allocations += [Allocation(*place, *ends) for place in code.places if code.lines]
         scalar += [(label, nest) for nest in code.scalar]
+    begins.append(len(lines))
     lines.append(Line("halt", {}))
+    allocations += memory.allocations(begins)
     program = Program(
         machine.name,
         tuple(lines),
@@ -148,6 +153,7 @@ def compile_plan(plan: Plan, machine: Machine, settings: Settings) -> Compiled:
         memory.workspace,
         memory.inputs,
         memory.outputs,
+        tuple(allocations),
     )
     return Compiled(program, tuple(scalar))
 
@@ -179,6 +185,7 @@ class Layout:
             for number in map(self._root, kernel.tensors):
                 if self.plan.tensors[number].source == "workspace":
                     spans[number] = (spans.get(number, (at, at))[0], at)
+        self._spans = spans
         placed: list[tuple[int, int, tuple[int, int]]] = []
         for number, span in spans.items():
             size = _aligned(bytes_of(self.plan.tensors[number]))
@@ -191,6 +198,17 @@ class Layout:
             self._places[number] = Where((WORKSPACE << SEGMENT_BITS) + begin)
             self.workspace = max(self.workspace, begin + size)
         self._own = self.workspace
+
+    def allocations(self, begins: Sequence[int]) -> Iterator[Allocation]:
+        """Iterate over tensors in the workspace.
+
+        `begins`: the first lines of all kernels, and the line behind them.
+        """
+        for number, (first, last) in self._spans.items():
+            size = bytes_of(self.plan.tensors[number])
+            name = f"result of {self.plan.kernels[first].name}"
+            lines = begins[first], begins[last + 1] - 1
+            yield Allocation(name, self._places[number].base, size, *lines)
 
     def place(self, number: int) -> Where:
         """Return the address of a tensor."""
@@ -246,10 +264,19 @@ def _aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class KernelLines:
-    """The lines of a kernel."""
+    """The lines of a kernel.
+
+    `places` are the names, addresses and bytes of what it has in scratchpads and the workspace.
+    """
 
     lines: list[Line]
     scalar: list[ScalarNest]
+    places: list[tuple[str, int, int]]
+
+    @property
+    def scalar_lines(self) -> int:
+        """How many lines of scalar code are executed."""
+        return sum(nest.lines for nest in self.scalar)
 
 
 def _best(
@@ -262,19 +289,19 @@ def _best(
     """Return the code by the first rule that needs no scalar code, or else that with the least."""
     best: KernelLines | None = None
     failure: Unsupported | None = None
-    sizes = settings.sizes.get(kernel.name, {})
+    sizes = settings.sizes.get(key_of(kernel.function), {}) if settings.sizes else {}
     for rule in (*settings.rules, None):
         try:
             function = scheduled(kernel.function, machine, rule, sizes)
             if function is None:
                 continue
             loops = lowered(function, kernel.name, machine, settings)
-            code = kernel_lines(loops, machine, settings, places, memory)
+            code = kernel_lines(loops, machine, settings, places, memory, sizes.get("tile", 0))
         except Unsupported as error:
             # What fails without a rule says the most.
             failure = error
             continue
-        if best is None or len(code.scalar) < len(best.scalar):
+        if best is None or code.scalar_lines < best.scalar_lines:
             best = code
         if not code.scalar:
             break
@@ -301,10 +328,12 @@ def kernel_lines(
     settings: Settings,
     places: Sequence[Where],
     memory: Layout,
+    tile: int = 0,
 ) -> KernelLines:
-    """Return the lines of a kernel whose tensors have places."""
+    """Return the lines of a kernel whose tensors have places; `tile`: see `KernelCode`."""
     segmented = {memory.name for memory in machine.memories if memory.is_segmented}
     known = memory.own([buffer for buffer in loops.buffers if buffer.scope in segmented])
+    own = [*known, *(buffer for buffer in loops.buffers if buffer.scope not in segmented)]
     known |= dict(zip(loops.parameters, places, strict=True))
     free: dict[str, int] = {}
     for buffer in loops.buffers:
@@ -320,8 +349,12 @@ def kernel_lines(
                 f"{missing} more are needed"
             )
         known[buffer] = Where(machine.base(buffer.scope) + begin)
+    selects = "select" not in settings.disabled
     code = KernelCode(
-        machine, loops, known.__getitem__, free, memory.constant, "select" not in settings.disabled
+        machine, loops, known.__getitem__, free, memory.constant, vectors=selects, tile=tile
     )
-    lines = Assembler(machine, TEMPORARIES).assemble(code.items())
-    return KernelLines(lines, code.scalar)
+    lines = Assembler(machine).assemble(with_waits(code.items(), machine))
+    found = [(buffer.name, known[buffer].base, buffer.bytes) for buffer in own]
+    if code.tiles:
+        found.append(("tiles", code.tiles_at, code.tiles))
+    return KernelLines(lines, code.scalar, found)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from ..kinds import ELEMENT_BYTES
+from ..operations import REALS
 
 
 class Unsupported(Exception):
@@ -15,11 +17,15 @@ class Unsupported(Exception):
 
 
 class Undecided(Unsupported):
-    """A condition depends on a loop around a nest: the loop has to be split."""
+    """A condition depends on a loop around a nest: the loop has to be split.
 
-    def __init__(self, var: Var, condition: str) -> None:
+    `only_first`: it is another one in the first iteration alone.
+    """
+
+    def __init__(self, var: Var, condition: str, *, only_first: bool = False) -> None:
         super().__init__(f"the condition {condition} depends on the loop of {var.name}")
         self.var = var
+        self.only_first = only_first
 
 
 @dataclass(eq=False)
@@ -112,7 +118,55 @@ class Pick:
     type: str
 
 
-Expr = Const | Var | Load | Op | Fun | Cast | Pick
+@dataclass(frozen=True)
+class Rescale:
+    """What the instruction `rescale` computes: `a` times `multiplier` over a power of 2."""
+
+    a: Expr
+    multiplier: Expr
+    shift: Expr
+    zero: int
+    least: int
+    most: int
+    type: str
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """What the instruction `vecq` computes: an operation on bytes that stand for real numbers.
+
+    `zeros`, `scales`: the zero points and scales of `a`, `b` and the result.
+    """
+
+    op: str
+    a: Expr
+    b: Expr
+    zeros: tuple[int, int, int]
+    scales: tuple[float, float, float]
+    least: int
+    most: int
+    type: str
+
+    @property
+    def fields(self) -> dict[str, int | float | str]:
+        """Those of the instruction."""
+        found: dict[str, int | float | str] = {"op": self.op, "least": self.least}
+        found |= {"most": self.most, "source_a": self.a.type, "source_b": self.b.type}
+        for name, zero, scale in zip(("_a", "_b", ""), self.zeros, self.scales, strict=True):
+            found |= {f"zero{name}": zero, f"scale{name}": scale}
+        return found
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What the instruction `lut` looks up; `table` has the results for all bytes."""
+
+    a: Expr
+    table: bytes
+    type: str
+
+
+Expr = Const | Var | Load | Op | Fun | Cast | Pick | Rescale | Quantized | Lookup
 
 
 def children(value: Expr) -> tuple[Expr, ...]:
@@ -120,12 +174,14 @@ def children(value: Expr) -> tuple[Expr, ...]:
     match value:
         case Load(index=index):
             return (index,)
-        case Op(a=a, b=b):
+        case Op(a=a, b=b) | Quantized(a=a, b=b):
             return (a, b)
-        case Fun(a=a) | Cast(a=a):
+        case Fun(a=a) | Cast(a=a) | Lookup(a=a):
             return (a,)
         case Pick(when=when, a=a, b=b):
             return (when, a, b)
+        case Rescale(a=a, multiplier=multiplier, shift=shift):
+            return (a, multiplier, shift)
     return ()
 
 
@@ -134,12 +190,15 @@ def rebuilt(value: Expr, change: Callable[[Expr], Expr]) -> Expr:
     match value:
         case Load():
             return replace(value, index=change(value.index))
-        case Op():
+        case Op() | Quantized():
             return replace(value, a=change(value.a), b=change(value.b))
-        case Fun() | Cast():
+        case Fun() | Cast() | Lookup():
             return replace(value, a=change(value.a))
         case Pick():
             return replace(value, when=change(value.when), a=change(value.a), b=change(value.b))
+        case Rescale(a=a, multiplier=multiplier, shift=shift):
+            a, multiplier, shift = map(change, (a, multiplier, shift))
+            return replace(value, a=a, multiplier=multiplier, shift=shift)
     return value
 
 
@@ -317,11 +376,13 @@ def affine(value: Expr) -> Affine | None:
 
 def expression_of(value: Affine) -> Expr:
     """Return an affine index as an expression."""
-    found: Expr = Const(value.constant, "i64")
-    for var, coefficient in value.terms.items():
-        product = var if coefficient == 1 else Op("mul", var, Const(coefficient, "i64"), "i64")
-        found = Op("add", found, product, "i64")
-    return found
+    parts: list[Expr] = [
+        var if coefficient == 1 else Op("mul", var, Const(coefficient, "i64"), "i64")
+        for var, coefficient in value.terms.items()
+    ]
+    if value.constant or not parts:
+        parts.append(Const(value.constant, "i64"))
+    return reduce(lambda one, other: Op("add", one, other, "i64"), parts)
 
 
 def divisors(count: int) -> list[int]:
@@ -332,11 +393,15 @@ def divisors(count: int) -> list[int]:
 
 # ---- As text ------------------------------------------------------------------------------------
 
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "//", "mod": "%", "lt": "<", "le": "<="}
+_SIGNS = {
+    **{"lt": ("<", 1), "le": ("<=", 1), "add": ("+", 2), "sub": ("-", 2)},
+    **{"mul": ("*", 3), "div": ("//", 3), "mod": ("%", 3)},
+}
+"""Of operations that are written between their operands: how, and how strongly they bind."""
 
 
-def text_of(value: Expr) -> str:
-    """Return an expression in readable form."""
+def text_of(value: Expr, around: int = 0) -> str:
+    """Return an expression in readable form; `around` is how strongly what is around it binds."""
     match value:
         case Const(value=number):
             return f"{number:g}" if isinstance(number, float) else str(number)
@@ -344,8 +409,11 @@ def text_of(value: Expr) -> str:
             return name
         case Load(buffer=buffer, index=index):
             return f"{buffer.name}[{text_of(index)}]"
-        case Op(op=op, a=a, b=b) if op in _SIGNS:
-            return f"({text_of(a)} {_SIGNS[op]} {text_of(b)})"
+        case Op(op=op, a=a, b=b, type=kind) if op in _SIGNS:
+            sign, level = _SIGNS[op]
+            sign = "/" if op == "div" and kind in REALS else sign
+            text = f"{text_of(a, level)} {sign} {text_of(b, level + 1)}"
+            return f"({text})" if level < around else text
         case Op(op=op, a=a, b=b):
             return f"{op}({text_of(a)}, {text_of(b)})"
         case Fun(fun=fun, a=a):
@@ -354,6 +422,17 @@ def text_of(value: Expr) -> str:
             return f"{kind}({text_of(a)})"
         case Pick(when=when, a=a, b=b):
             return f"({text_of(a)} if {text_of(when)} else {text_of(b)})"
+        case Rescale():
+            return f"rescale({', '.join(map(text_of, children(value)))})"
+        case Quantized(op=op, a=a, b=b):
+            return f"quantized_{op}({text_of(a)}, {text_of(b)})"
+        case Lookup(a=a):
+            return f"lookup({text_of(a)})"
+
+
+def in_a_line(statements: Sequence[Stmt]) -> str:
+    """Return statements in readable form, on one line."""
+    return "; ".join(line.strip() for line in lines_of(statements)).replace(":; ", ": ")
 
 
 def lines_of(statements: Sequence[Stmt], indent: str = "") -> Iterator[str]:

@@ -28,6 +28,7 @@ from .loops import (
     affine,
     children,
     expression_of,
+    loads_of,
     rebuilt,
     substituted,
     text_of,
@@ -35,6 +36,8 @@ from .loops import (
 
 MOST_PIECES = 64
 """Into how many nests conditions may split one."""
+
+REDUCTIONS = ("add", "mul", "min", "max")
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,21 @@ class Nest:
         return f"for {loops}: {target} = {text_of(store.value)}"
 
 
-def nests_of(loop: For) -> list[Nest] | None:
-    """Return the nests that a loop is, if it is made of such: one, or an initialization and one."""
+def nests_of(loop: For, outer: Mapping[Var, int]) -> list[Nest] | None:
+    """Return the nests that a loop is, if it is made of such: one, or an initialization and one.
+
+    Parameters
+    ----------
+    loop
+        The loop.
+    outer
+        The loops around it, and how often they are executed.
+
+    Raises
+    ------
+    Undecided
+        Whether there is an initialization depends on a loop around it.
+    """
     loops: list[tuple[Var, int]] = []
     body: Sequence[Stmt] = [loop]
     while len(body) == 1 and isinstance(body[0], For) and body[0].count is not None:
@@ -72,22 +88,40 @@ def nests_of(loop: For) -> list[Nest] | None:
     first = body[0]
     if not isinstance(first, If) or first.other or len(first.body) != 1:
         return None
-    zero = _zeros_of(first.when)
     inner = first.body[0]
-    if zero is None or not isinstance(inner, Store) or inner.buffer is not body[1].buffer:
+    when = simplified(first.when, {**outer, **dict(loops)})
+    if not isinstance(inner, Store) or inner.buffer is not body[1].buffer:
         return None
+    whole = Nest(tuple(loops), body[1])
+    if isinstance(when, Const):
+        return [Nest(tuple(loops), inner), whole] if when.value else [whole]
+    zero = zeros_of(when)
+    if zero is None:
+        return None
+    for var in zero:
+        if var in outer:
+            raise Undecided(var, text_of(when), only_first=True)
     kept = tuple(pair for pair in loops if pair[0] not in zero)
-    return [Nest(kept, inner), Nest(tuple(loops), body[1])]
+    return [Nest(kept, inner), whole] if zero <= {var for var, _ in loops} else None
 
 
-def _zeros_of(when: Expr) -> set[Var] | None:
-    """Return the variables of a condition that says that variables are 0."""
+def zeros_of(when: Expr) -> set[Var] | None:
+    """Return the variables of a condition that says that variables, which are not negative, are 0.
+
+    None if it says something else.
+    """
     match when:
         case Op(op="and", a=a, b=b):
-            one, other = _zeros_of(a), _zeros_of(b)
+            one, other = zeros_of(a), zeros_of(b)
             return None if one is None or other is None else one | other
-        case Op(op="eq", a=Var() as var, b=Const(value=0)):
-            return {var}
+        case Op(op="eq", a=a, b=Const(value=0)):
+            index = affine(a)
+            if (
+                index is not None
+                and index.constant == 0
+                and all(f > 0 for f in index.terms.values())
+            ):
+                return set(index.terms)
     return None
 
 
@@ -284,6 +318,33 @@ def _division_of(value: Expr, extents: Mapping[Var, int]) -> tuple[Var, int] | N
         if found is not None:
             return found
     return None
+
+
+def reduction_of(nest: Nest) -> tuple[str, Expr] | None:
+    """Return by which operation, and what, a nest adds to its target.
+
+    Raises
+    ------
+    Unsupported
+        It reads other elements of its target: its loops have an order.
+    """
+    store = nest.store
+    own = index_of(store)
+    found: tuple[str, Expr] | None = None
+    match store.value:
+        case Op(op=op, a=Load(buffer=buffer) as load, b=rest) if buffer is store.buffer:
+            if op in REDUCTIONS and index_of(load) == own:
+                found = op, rest
+        case Op(op=op, a=rest, b=Load(buffer=buffer) as load) if buffer is store.buffer:
+            if op in REDUCTIONS and index_of(load) == own:
+                found = op, rest
+    loops = nest.extents
+    if found is not None and all(own.of(var) for var, count in loops.items() if count > 1):
+        found = None
+    for load in loads_of(store.value if found is None else found[1]):
+        if load.buffer is store.buffer and (found is not None or index_of(load) != own):
+            raise Unsupported(f"it reads other elements of {store.buffer.name}, which it writes")
+    return found
 
 
 # ---- Indices ------------------------------------------------------------------------------------

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import te
 
 from ...sdk.npu_region.region import REALS, Node
 from .elements import Expr, all_of, is_multiple, number, quotient
-from .graph import Graph, Operand, limits_of
+from .graph import Array, Graph, Operand, limits_of
 
 
 def reshape_node(graph: Graph, node: Node, operands: Sequence[Operand]) -> Operand:
@@ -83,6 +83,14 @@ def copy_node(graph: Graph, node: Node, operands: Sequence[Operand]) -> Operand:
     return graph.add("copy", define, operands, limits)
 
 
+def _of_part(i: Expr, ends: Sequence[int], value_of: Callable[[int], Expr]) -> Expr:
+    """Return what the part has that an index is in; parts have numbers, and their ends."""
+    found = value_of(len(ends) - 1)
+    for part in reversed(range(len(ends) - 1)):
+        found = te.if_then_else(i < ends[part], value_of(part), found)
+    return found
+
+
 def concat_node(graph: Graph, node: Node, operands: Sequence[Operand]) -> Operand:
     """Add tensors one after the other."""
     axis, out = int(node.attributes["axis"]), graph.region.value(node.output)
@@ -92,14 +100,15 @@ def concat_node(graph: Graph, node: Node, operands: Sequence[Operand]) -> Operan
     def define(*tensors: te.Tensor) -> te.Tensor:
         def element(*indices: Expr) -> Expr:
             i = indices[axis]
-            found = None
-            for tensor, end in reversed([*zip(tensors, ends, strict=True)]):
-                begin = end - int(tensor.shape[axis])
+
+            def part(index: int) -> Expr:
+                tensor = tensors[index]
+                begin = ends[index] - int(tensor.shape[axis])
                 at = i - begin if begin else i
                 value = tensor(*indices[:axis], at, *indices[axis + 1 :])
-                value = value if len(dtypes) == 1 else value.astype(out.dtype)
-                found = value if found is None else te.if_then_else(i < end, value, found)
-            return found
+                return value if len(dtypes) == 1 else value.astype(out.dtype)
+
+            return _of_part(i, ends, part)
 
         return te.compute(out.shape, element, name="concat")
 
@@ -115,6 +124,11 @@ def gather_node(graph: Graph, node: Node, operands: Sequence[Operand]) -> Operan
     axis, out = int(node.attributes["axis"]), graph.region.value(node.output)
     most = data.shape[axis] - 1
     elementwise = bool(node.attributes["elementwise"])
+    limits = None if data.is_real else data.limits
+    if graph.region.has_elements and places.array is not None and not elementwise:
+        runs = _runs(np.clip(places.array.reshape(-1).astype(np.int64), 0, most))
+        if 0 < len(runs) <= _MOST_RUNS:
+            return graph.reshaped(_picked(graph, data, axis, runs, limits), out.shape)
     is_inside = places.limits[0] >= 0 and places.limits[1] <= most
 
     def define(tensor: te.Tensor, indices: te.Tensor) -> te.Tensor:
@@ -130,7 +144,50 @@ def gather_node(graph: Graph, node: Node, operands: Sequence[Operand]) -> Operan
 
         return te.compute(out.shape, element, name="gather")
 
-    return graph.add("gather", define, operands, None if data.is_real else data.limits)
+    return graph.add("gather", define, operands, limits)
+
+
+_MOST_RUNS = 8
+"""Constant places that are so many runs are moves; more are read as a table."""
+
+
+def _runs(places: Array) -> list[tuple[int, int, int]]:
+    """Cut places into runs: the first place, the step, and how many there are of each."""
+    runs: list[tuple[int, int, int]] = []
+    for place in places.tolist():
+        first, step, count = runs[-1] if runs else (0, 0, 0)
+        if count == 1 or (count > 1 and place == first + step * count):
+            runs[-1] = (first, place - first if count == 1 else step, count + 1)
+        else:
+            runs.append((place, 0, 1))
+    return runs
+
+
+def _picked(
+    graph: Graph,
+    data: Operand,
+    axis: int,
+    runs: Sequence[tuple[int, int, int]],
+    limits: tuple[int, int] | None,
+) -> Operand:
+    """Add a gather at places that are known: a copy of each run behind the one before."""
+    ends = np.cumsum([count for *_, count in runs]).tolist()
+    shape = (*data.shape[:axis], ends[-1], *data.shape[axis + 1 :])
+
+    def define(tensor: te.Tensor) -> te.Tensor:
+        def element(*at: Expr) -> Expr:
+            i = at[axis]
+
+            def run(index: int) -> Expr:
+                first, step, count = runs[index]
+                place = (i - (ends[index] - count)) * step + first if step else first
+                return tensor(*at[:axis], place, *at[axis + 1 :])
+
+            return _of_part(i, ends, run)
+
+        return te.compute(shape, element, name="gather")
+
+    return graph.add("gather", define, [data], limits)
 
 
 def lookup_node(graph: Graph, node: Node, operands: Sequence[Operand]) -> Operand:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from tvm import te, tirx
 
 from ...sdk.npu_region.region import REALS, Node
@@ -22,34 +23,41 @@ def order_node(graph: Graph, node: Node, operands: Sequence[Operand]) -> Operand
     if size > 1 and out.shape[axis] == 1:
         return _extreme(graph, data, axis, descending, out.dtype)
     whole = list(data.shape)
+    numbers = _numbers(graph, size)
 
-    def ranks(tensor: te.Tensor) -> te.Tensor:
+    def ranks(tensor: te.Tensor, number_of: te.Tensor) -> te.Tensor:
         k = te.reduce_axis((0, size), "k")
 
         def element(*indices: Expr) -> Expr:
             other = [*indices[:axis], k, *indices[axis + 1 :]]
-            counts = _before(tensor(*other), tensor(*indices), k < indices[axis], descending)
+            is_earlier = number_of(k) < number_of(indices[axis])
+            counts = _before(tensor(*other), tensor(*indices), is_earlier, descending)
             return te.sum(counts.astype("int32"), axis=[k])
 
         return te.compute(whole, element, name="rank")
 
-    def places(rank: te.Tensor) -> te.Tensor:
+    def places(rank: te.Tensor, number_of: te.Tensor) -> te.Tensor:
         k = te.reduce_axis((0, size), "k")
 
         def element(*indices: Expr) -> Expr:
             other = [*indices[:axis], k, *indices[axis + 1 :]]
-            is_it = tirx.EQ(rank(*other), indices[axis].astype("int32"))
-            return te.sum(tirx.Select(is_it, k.var.astype("int32"), number(0, "int32")), axis=[k])
+            is_it = tirx.EQ(rank(*other), number_of(indices[axis]))
+            return te.sum(tirx.Select(is_it, number_of(k), number(0, "int32")), axis=[k])
 
         return te.compute(out.shape, element, name="order")
 
-    found = graph.add("rank", ranks, [data], limits)
-    found = graph.add("order", places, [found], limits)
+    found = graph.add("rank", ranks, [data, numbers], limits)
+    found = graph.add("order", places, [found, numbers], limits)
     return (
         found
         if out.dtype == "int32"
         else elementwise(graph, "cast", [found], out.dtype, lambda a: a, limits)
     )
+
+
+def _numbers(graph: Graph, size: int) -> Operand:
+    """Return the numbers of elements, which vectors do not have in the variables of loops."""
+    return graph.constant(np.arange(size, dtype="int32"))
 
 
 def _before(a: Expr, b: Expr, is_earlier: Expr, descending: bool) -> Expr:
@@ -87,7 +95,7 @@ def _extreme(graph: Graph, data: Operand, axis: int, descending: bool, dtype: st
             name="extreme",
         )
 
-    def places(tensor: te.Tensor, end: te.Tensor) -> te.Tensor:
+    def places(tensor: te.Tensor, end: te.Tensor, number_of: te.Tensor) -> te.Tensor:
         k = te.reduce_axis((0, size), "k")
 
         def element(*i: Expr) -> Expr:
@@ -96,14 +104,12 @@ def _extreme(graph: Graph, data: Operand, axis: int, descending: bool, dtype: st
             is_it = tirx.EQ(given, end(*i))
             if data.is_real and descending:
                 is_it = te.any(is_it, te.isnan(given))
-            return smallest(
-                tirx.Select(is_it, k.var.astype("int32"), number(size, "int32")), axis=[k]
-            )
+            return smallest(tirx.Select(is_it, number_of(k), number(size, "int32")), axis=[k])
 
         return te.compute(rows, element, name="place")
 
     end = graph.add("extreme", ends, [data], data.limits)
-    found = graph.add("place", places, [data, end], (0, size))
+    found = graph.add("place", places, [data, end, _numbers(graph, size)], (0, size))
     # Where all are NaN, none is found.
     return elementwise(
         graph,

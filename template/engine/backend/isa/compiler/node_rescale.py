@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rescaling of integers, bit for bit as the chip's table says.
 
-What a machine's instruction may be selected for has one form, of an integer `a` of 32 bits with
-multiplier `m` and shift `s`: `(int64(a) * int64(m) + (1 << (s - 1))) >> s`.
+What a machine's instruction may be selected for has one form (`rescaling.py`), which nothing else
+has: integers `a`, multipliers `m` and results have 32 bits, and the shift `s` is not 0. It is
+`(int64(a) * int64(m) + (1 << (s - 1))) >> s`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,11 @@ def rescale_step(graph: Graph, node: Node, operands: Sequence[Operand]) -> Opera
     out, limits = stored_as(value.dtype, found)
     size = max(map(abs, products)) + half + (1 << 30)
     is_wide = graph.region.has_elements and size > limits_of("int64")[1]
+    ranges = (data.limits, multiplier.limits, found)
+    is_narrow = least_shift > 0 and all(fits(limits, "int32") for limits in ranges)
     round_down = _wide if is_wide else _plain
+    if is_narrow and rounding == HALF_UP:
+        round_down = _narrow
 
     def element(a: Expr, m: Expr, s: Expr) -> Expr:
         a, m, s = (item.astype("int64") for item in (a, m, s))
@@ -100,7 +105,7 @@ def _addend(a: Expr, product: Expr, s: Expr, rounding: int, least_shift: int) ->
     one = _i64(1)
     if rounding == DOWN:
         return None
-    half = one << (s - one) if least_shift > 0 else (one << s) >> one
+    half = (one << s) >> one
     if rounding == HALF_UP:
         return half
     if rounding == DOUBLE:
@@ -113,6 +118,12 @@ def _addend(a: Expr, product: Expr, s: Expr, rounding: int, least_shift: int) ->
     else:
         added = half - one + ((product >> s) & one)
     return added if least_shift > 0 else tirx.Select(s > _i64(0), added, _i64(0))
+
+
+def _narrow(a: Expr, m: Expr, s: Expr, rounding: int, least_shift: int) -> Expr:
+    """Rescale in the form of the instruction."""
+    one = _i64(1)
+    return (a * m + (one << (s - one))) >> s
 
 
 def _plain(a: Expr, m: Expr, s: Expr, rounding: int, least_shift: int) -> Expr:

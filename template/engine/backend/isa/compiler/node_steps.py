@@ -142,6 +142,9 @@ def real_step(graph: Graph, node: Node, operands: Sequence[Operand]) -> Operand:
     compute: Callable[..., Expr] | None
     if node.op in NUMBER_STEPS:
         compute = NUMBER_STEPS[node.op](node.attributes["numbers"])
+    elif node.op == "equal" and node.inputs[0] == node.inputs[1]:
+        # How models ask for NaN. TVM would simplify it to true.
+        compute = lambda a, _: tirx.Not(te.isnan(a))  # noqa: E731
     else:
         compute = REAL_STEPS.get(node.op)
     if compute is None:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..kinds import ELEMENT_BYTES
+from ..machine import Machine
 from .code import (
+    Computed,
     Guard,
     Item,
     Key,
@@ -16,10 +18,11 @@ from .code import (
     Named,
     Operand,
     Repeat,
-    Step,
     Target,
     Temporary,
     Where,
+    step_of,
+    temporaries_of,
     variable_key,
 )
 from .loops import (
@@ -43,9 +46,6 @@ from .loops import (
     children,
 )
 
-TEMPORARIES = 12
-"""How many registers scalar code has for intermediate results; the last computes addresses."""
-
 _REALS = ("f32", "f16")
 _COMPARISONS = ("eq", "ne", "lt", "le")
 
@@ -55,15 +55,15 @@ class Scalar:
 
     Parameters
     ----------
+    machine
+        The machine.
     place_of
         The address of a buffer's first element.
-    note
-        What the instructions are for.
     """
 
-    def __init__(self, place_of: Callable[[Buffer], Where], note: str) -> None:
+    def __init__(self, machine: Machine, place_of: Callable[[Buffer], Where]) -> None:
+        self.machine = machine
         self.place_of = place_of
-        self.note = note
         self.items: list[Item] = []
         self.named: set[Var] = set()
         self._used = 0
@@ -85,7 +85,7 @@ class Scalar:
     # ---- Statements ----
 
     def _add(self, instruction: str, **fields: Operand) -> None:
-        self.items.append(Step(instruction, fields, self.note))
+        self.items.append(step_of(self.machine, instruction, fields))
 
     def _statement(self, statement: Stmt) -> None:
         match statement:
@@ -180,12 +180,12 @@ class Scalar:
         # What the place of a buffer has of loops is not here: those are buffers of tiles.
         if place.index.terms:
             raise Unsupported(f"the index of {buffer.name} in a tile is not affine")
-        return (register, place.offset)
+        return Computed(register, place.offset, place.key.segment)
 
     # ---- Values ----
 
     def _take(self) -> Temporary:
-        if self._used == TEMPORARIES - 1:
+        if self._used == temporaries_of(self.machine) - 1:
             raise Unsupported("an expression needs more registers than there are")
         self._used += 1
         return Temporary(self._used - 1)

@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir
 
 from ..kinds import ELEMENT_BYTES
 from ..machine import Machine
-from .adapter import Access, Product, is_elementwise, product_of, window_of
+from ..tuning import tunable
+from .adapter import Access, Product, Window, by_channel, is_elementwise, product_of, window_of
 from .loops import Unsupported, divisors
-from .matrices import PRODUCT_TYPES
+from .roles import Matrix, matrix_of, near_of
+
+TILES = (8 << 10, 16 << 10, 32 << 10, 64 << 10)
+"""How many bytes of what they move vectors may have in a scratchpad."""
+DEPTHS = (64, 128, 256, 512, 1024)
+"""Of products: how many elements a tile adds at most."""
 
 Rule = Callable[[s_tir.Schedule, Machine, Mapping[str, int]], bool]
 """Changes the schedule and returns True, or returns False. The last argument has the sizes that
@@ -76,52 +83,66 @@ def inline_chains(schedule: s_tir.Schedule) -> None:
                 continue
 
 
+@tunable(tile=TILES)
 def elementwise(schedule: s_tir.Schedule, machine: Machine, sizes: Mapping[str, int]) -> bool:
     """Chains of elements are one nest, which goes through the scratchpad tile by tile."""
     inline_chains(schedule)
     return True
 
 
+@tunable(columns=(16, 32, 64, 128), rows=(64, 128, 256, 512), depth=DEPTHS, tile=TILES)
 def products(schedule: s_tir.Schedule, machine: Machine, sizes: Mapping[str, int]) -> bool:
     """Matrix products and convolutions, with what follows them in the tile of their sums."""
     found = [(block, product_of(schedule.get(block))) for block in blocks_of(schedule)]
     anchors = [(block, product) for block, product in found if product is not None]
-    memories = {memory.name for memory in machine.memories}
-    if not {"spad", "wspad", "acc"} <= memories or "mm" not in machine.instructions:
-        return False
-    if len(anchors) != 1:
+    matrix = matrix_of(machine)
+    if matrix is None or len(anchors) != 1:
         return False
     block, product = anchors[0]
     assert product is not None
-    shape = _Shape.of(product)
+    shape = _Shape.of(product, matrix)
     if shape is None:
         return False
     name = schedule.get(block).name_hint
     _inline_around(schedule, block, name)
-    tile = _Tile.of(shape, product, machine, sizes)
+    tile = _Tile.of(shape, product, matrix, sizes)
     if tile is None:
         return False
-    _apply(schedule, block, product, shape, tile)
+    _apply(schedule, block, product, shape, tile, matrix)
     return True
 
 
+@tunable(bytes=tuple(1 << bits for bits in range(12, 17)), tile=TILES)
 def windows(schedule: s_tir.Schedule, machine: Machine, sizes: Mapping[str, int]) -> bool:
     """Pools and depthwise convolutions: the windows of a tile are in the scratchpad once."""
     found = [(block, window_of(schedule.get(block))) for block in blocks_of(schedule)]
     anchors = [(block, window) for block, window in found if window is not None]
-    if len(anchors) != 1 or not any(memory.name == "spad" for memory in machine.memories):
+    near = near_of(machine)
+    if len(anchors) != 1 or near is None or "vec" not in machine.instructions:
         return False
     block, window = anchors[0]
     assert window is not None
     _inline_around(schedule, block, schedule.get(block).name_hint)
     kept = [i for i in range(len(window.counts)) if i in window.target.variables]
     tile = list(window.counts)
+    depthwise = _Depthwise.of(machine, window, product_of(schedule.get(block)))
     # Two tiles are there in turn, and what follows needs as much again.
-    room = sizes.get("bytes", machine.memory("spad").bytes // 8)
+    rooms = [([window.data, window.target], sizes.get("bytes", near.bytes // 8))]
+    if depthwise is not None:
+        rooms = depthwise.rooms(sizes)
+        # Channels first: windows of neighbours do not share them, as they do rows.
+        kept.sort(key=lambda index: index != depthwise.channel)
+
+    def fits() -> bool:
+        return all(sum(_bytes_of(it, tile) for it in some) <= room for some, room in rooms)
+
     for index in kept:
+        least = depthwise.least if depthwise and index == depthwise.channel else 1
         for size in divisors(window.counts[index]):
+            if size < least:
+                continue
             tile[index] = size
-            if sum(_bytes_of(access, tile) for access in (window.data, window.target)) <= room:
+            if fits():
                 break
         else:
             continue
@@ -131,13 +152,61 @@ def windows(schedule: s_tir.Schedule, machine: Machine, sizes: Mapping[str, int]
     reduced = [loops[i] for i in range(len(loops)) if i not in pairs]
     outer, inner = ([pair[at] for pair in pairs.values()] for at in (0, 1))
     schedule.reorder(*outer, *reduced, *inner)
-    last = _result_in(schedule, block, "global.spad")
-    data = schedule.cache_read(block, window.read, "global.spad")
+    matrix = None if depthwise is None else depthwise.matrix
+    last = _result_in(schedule, block, f"global.{matrix.sums if matrix else near.name}")
+    in_data = f"global.{matrix.data if matrix else near.name}"
+    data = schedule.cache_read(block, window.read, in_data)
     schedule.compute_at(data, outer[-1])
+    if depthwise is not None:
+        in_weights = f"global.{depthwise.matrix.weights}"
+        weights = schedule.cache_read(block, depthwise.read, in_weights)
+        schedule.compute_at(weights, outer[0])
     schedule.reverse_compute_at(last, outer[-1])
     _inline_into(schedule, data)
-    schedule.decompose_reduction(block, reduced[0])
+    if depthwise is not None:
+        # Where a bias is loaded again, it waits for the vectors of the tile before.
+        for read in by_channel(schedule.get(last)):
+            copy = schedule.cache_read(last, read, f"global.{near.name}")
+            schedule.compute_at(copy, outer[0])
+    if depthwise is None:
+        schedule.decompose_reduction(block, reduced[0])
     return True
+
+
+@dataclass(frozen=True)
+class _Depthwise:
+    """Windows that `dw` multiplies by weights: which loop has channels, and how few in a tile."""
+
+    matrix: Matrix
+    channel: int
+    least: int
+    operands: tuple[Access, Access, Access]
+    """Data, weights and sums."""
+    read: int
+    """Which of the reads of the block are the weights."""
+
+    @classmethod
+    def of(cls, machine: Machine, window: Window, product: Product | None) -> _Depthwise | None:
+        matrix = matrix_of(machine, "dw")
+        if matrix is None or product is None or window.read not in product.reads:
+            return None
+        at = product.reads.index(window.read)
+        data, weights, target = product.operands[at], product.operands[1 - at], product.target
+        shared = target.variables & weights.variables
+        if (data.type, weights.type, target.type) not in matrix.types or len(shared) != 1:
+            return None
+        (channel,) = shared
+        if any(operand.dims[-1] != {channel: 1} for operand in (data, weights, target)):
+            return None
+        width = matrix.width[data.type]
+        least = _near(product.counts[channel], width, width)
+        return cls(matrix, channel, least, (data, weights, target), product.reads[1 - at])
+
+    def rooms(self, sizes: Mapping[str, int]) -> list[tuple[list[Access], int]]:
+        """Return how many bytes operands of a tile may have."""
+        data, weights, sums = (self.matrix.rooms[name] for name in ("data", "weights", "sums"))
+        rooms = (min(data, sizes.get("bytes", data)), weights, sums)
+        return [([operand], room) for operand, room in zip(self.operands, rooms, strict=True)]
 
 
 def _bytes_of(access: Access, sizes: Sequence[int]) -> int:
@@ -158,10 +227,10 @@ class _Shape:
         self.sums: list[int] = []
 
     @classmethod
-    def of(cls, product: Product) -> _Shape | None:
+    def of(cls, product: Product, matrix: Matrix) -> _Shape | None:
         for data in (0, 1):
             left, right = product.operands[data], product.operands[1 - data]
-            if (left.type, right.type, product.target.type) not in PRODUCT_TYPES:
+            if (left.type, right.type, product.target.type) not in matrix.types:
                 continue
             shape = cls(data)
             for index in range(len(product.counts)):
@@ -196,16 +265,15 @@ class _Tile:
 
     @classmethod
     def of(
-        cls, shape: _Shape, product: Product, machine: Machine, sizes: Mapping[str, int]
+        cls, shape: _Shape, product: Product, matrix: Matrix, sizes: Mapping[str, int]
     ) -> _Tile | None:
         tile = cls(product.counts)
         for index in shape.batch:
             tile.sizes[index] = 1
         column = [i for i in shape.columns if product.counts[i] > 1]
-        element = ELEMENT_BYTES[product.operands[0].type]
-        sums = machine.memory("acc").bytes // 2
-        data_bytes = machine.memory("spad").bytes // 4
-        weight_bytes = machine.memory("wspad").bytes // 2
+        rooms = matrix.rooms
+        data_bytes, weight_bytes = rooms["data"], rooms["weights"]
+        sums = rooms["sums"] // ELEMENT_BYTES[product.target.type]
 
         def fits(data: int, weights: int) -> bool:
             return (
@@ -215,13 +283,15 @@ class _Tile:
 
         if column:
             most = sizes.get("columns", 64)
-            tile.sizes[column[0]] = _near(product.counts[column[0]], most, 16)
+            tile.sizes[column[0]] = _near(
+                product.counts[column[0]], most, matrix.width[product.operands[shape.data].type]
+            )
         columns = tile.sizes[column[0]] if column else 1
         # Rows: the innermost loops whole, as long as the sums fit.
         rows = 1
         wanted = sizes.get("rows", 256)
         for index in reversed(shape.rows):
-            room = min(wanted // rows, sums // (4 * columns * rows))
+            room = min(wanted // rows, sums // (columns * rows))
             tile.sizes[index] = max(
                 (d for d in divisors(product.counts[index]) if d <= max(1, room)), default=1
             )
@@ -229,10 +299,8 @@ class _Tile:
         inner = [i for i in shape.sums if i in product.operands[shape.data].last]
         for index in inner:
             for size in divisors(product.counts[index]):
-                if size * element > 4095:
-                    continue
                 tile.sizes[index] = size
-                if fits(data_bytes, weight_bytes):
+                if fits(data_bytes, weight_bytes) and size <= sizes.get("depth", size):
                     break
         if not fits(2 * data_bytes, 2 * weight_bytes):
             # The other sums, such as the rows of a window, one after the other.
@@ -296,7 +364,12 @@ def _inline_into(schedule: s_tir.Schedule, copy: Any) -> None:
 
 
 def _apply(
-    schedule: s_tir.Schedule, block: Any, product: Product, shape: _Shape, tile: _Tile
+    schedule: s_tir.Schedule,
+    block: Any,
+    product: Product,
+    shape: _Shape,
+    tile: _Tile,
+    matrix: Matrix,
 ) -> None:
     loops = schedule.get_loops(block)
     outer: dict[int, Any] = {}
@@ -313,9 +386,9 @@ def _apply(
     data_at = outer[sums[-1]] if _is_split(sums, product, tile) else outer[order[-1]]
     weights_at = outer[sums[-1]]
     sums_at = outer[columns[-1]] if columns else outer[order[-1]]
-    last = _result_in(schedule, block, "global.acc")
-    data = schedule.cache_read(block, product.reads[shape.data], "global.spad")
-    weights = schedule.cache_read(block, product.reads[1 - shape.data], "global.wspad")
+    last = _result_in(schedule, block, f"global.{matrix.sums}")
+    data = schedule.cache_read(block, product.reads[shape.data], f"global.{matrix.data}")
+    weights = schedule.cache_read(block, product.reads[1 - shape.data], f"global.{matrix.weights}")
     schedule.compute_at(data, data_at)
     schedule.compute_at(weights, weights_at)
     _lay(schedule, data, product.operands[shape.data], sums)
@@ -323,7 +396,6 @@ def _apply(
     schedule.reverse_compute_at(last, sums_at)
     _inline_into(schedule, data)
     _inline_into(schedule, weights)
-    schedule.decompose_reduction(block, outer[sums[0]])
 
 
 def _is_split(sums: Sequence[int], product: Product, tile: _Tile) -> bool:

@@ -11,20 +11,25 @@ import tvm
 from ...sdk.npu_region.region import Declined, Node, Region
 from ...sdk.npu_region.tool import run_tool
 from ...shared.backend import VENDOR, vendor
+from ...shared.entry_points import entry_point, has_workbench
 from ..loading import load
-from ..program import write
+from ..machine import Machine
+from ..program import Program, write
+from ..tuning import FILE, best_of, read, table_of
 from . import nodes
 from .compile import Settings, compile_region
 from .scheduling import RULES
 
 
-def settings() -> Settings:
+def settings(machine: Machine) -> Settings:
     """Return how the vendor changes the compiler: what vendor/ has."""
+    records = best_of(read(VENDOR / FILE, table_of(machine)))
     return Settings(
         (*vendor("schedules", "RULES", ()), *RULES),
         vendor("tir_passes", "BEFORE", ()),
         vendor("tir_passes", "AFTER", ()),
         vendor("tir_passes", "DISABLED", ()),
+        {kernel: record.sizes for kernel, record in records.items()},
     )
 
 
@@ -37,12 +42,29 @@ def compiled(region: Region) -> bytes:
         The machine does not execute an op of it.
     """
     machine = load()
-    made = compile_region(region, machine, settings())
-    for label, nest in made.scalar:
-        region.warn(f"runs as scalar code, which is slow: {nest.text[:300]}, since {nest.reason}")
-        if label:
-            region.warnings[-1] = f"{label}: {region.warnings[-1]}"
-    return write(machine, made.program)
+    program = compile_region(region, machine, settings(machine)).program
+    data = write(machine, program)
+    _tell(region, program, data)
+    return data
+
+
+def _tell(region: Region, program: Program, data: bytes) -> None:
+    """Tell users what runs as scalar code, and how long that takes."""
+    times = entry_point("times_of")(program, data) if has_workbench() else None
+    slow = [(it.label, it.source) for it in program.lines if it.source and it.source.reason]
+    for label, source in dict.fromkeys(slow):
+        text = f"runs as scalar code, which is slow: {source.text}, since {source.reason}"
+        if times is not None:
+            cycles = times.nests[label, source]
+            text += f"; {cycles:,} cycles, {100 * cycles / times.cycles:.1f} % of the program's"
+        region.warn(f"{label}: {text}" if label else text)
+    if times is not None:
+        share = 100 * times.scalar / times.cycles
+        batch = f" for a batch of {region.bound}" if region.bound else ""
+        text = f"scalar code: {share:.1f} % of {times.cycles:,} cycles{batch}, by the emulator"
+        region.note(text)
+    elif slow:
+        region.note("scalar code: its share of the cycles is not known; 'profile' measures it")
 
 
 def reason(node: Node, region: Region) -> str | None:
@@ -67,6 +89,7 @@ def _digest() -> str:
     """Return a digest of what programs depend on: the compiler, and what the vendor has of it."""
     found = hashlib.sha256()
     own = Path(__file__).parents[1]
-    for path in (*sorted(own.rglob("*.py")), *sorted(VENDOR.glob("*.py"))):
+    of_vendor = sorted((*VENDOR.glob("*.py"), *VENDOR.glob(FILE)))
+    for path in (*sorted(own.rglob("*.py")), *of_vendor):
         found.update(path.read_bytes())
     return found.hexdigest()[:16]

@@ -42,6 +42,8 @@ def main(tool: str) -> int:
         code = _asked(place, arguments)
         if code is not None:
             return code
+    # TVM imports it where it is installed, which takes longer than all the rest.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     run = importlib.import_module(tool).main
     if arguments == ["answer"]:
         _serve(place, run)

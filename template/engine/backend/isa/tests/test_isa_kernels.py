@@ -108,6 +108,7 @@ def test_real_numbers_keep_nan_and_become_the_nearest_integers():
         net.output(net.step(name, [one, zero], data), both)
         net.output(net.step(name, [zero, one], data), both)
     net.output(net.step("relu", [one], data), np.maximum(data, 0))
+    net.output(net.step("equal", [one, one], data), (data == data).astype("f4"))
     net.output(net.node("reshape", [one], data, least=0, most=6.0), np.clip(data, 0, 6))
     net.check()
 

@@ -3,16 +3,18 @@
 
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from backend.engine.backend.isa import cases
 from backend.engine.backend.isa.encoding import EncodingError, decode, encode, same
+from backend.engine.backend.isa.faults import faults_of
 from backend.engine.backend.isa.loading import load
-from backend.engine.backend.isa.machine import Line
+from backend.engine.backend.isa.machine import Line, Source
 from backend.engine.backend.isa.page import page
-from backend.engine.backend.isa.program import Program, ProgramError, read, write
+from backend.engine.backend.isa.program import Allocation, Program, ProgramError, read, write
 from backend.engine.backend.isa.text import assembled, disassembled, line_of, text_of
 
 MACHINE = load()
@@ -33,14 +35,14 @@ def equal(one, other):
 @each_instruction
 def test_an_instruction_does_what_the_table_says(name):
     found, random = random_cases(name, 5)
-    assert [fault for case in found for fault in cases.faults(case, random)] == []
+    assert [fault for case in found for fault in faults_of(case, random)] == []
 
 
 @pytest.mark.thorough
 @each_instruction
 def test_an_instruction_does_what_the_table_says_in_many_cases(name):
     found, random = random_cases(name, 300)
-    assert [fault for case in found for fault in cases.faults(case, random)] == []
+    assert [fault for case in found for fault in faults_of(case, random)] == []
 
 
 @each_instruction
@@ -75,13 +77,22 @@ def test_words_are_refused_or_are_those_of_their_line():
 
 def a_program():
     lines = []
+    outer = Source("for i in 4:")
+    inner = Source("a[i] = b[i]", outer, "it is slow")
     for number, name in enumerate(MACHINE.instructions):
         line = random_cases(name, 1)[0][0].line
         label = "conv \N{GREEK SMALL LETTER ALPHA}" if number % 2 else ""
         lines.append(
-            Line(name, decode(MACHINE, encode(MACHINE, line)).fields, f"for {name}", label)
+            Line(
+                name,
+                decode(MACHINE, encode(MACHINE, line)).fields,
+                f"kernel of {name}",
+                label,
+                (None, outer, inner)[number % 3],
+            )
         )
-    return Program(MACHINE.name, tuple(lines), b"weights", 100, (4, 8), (16,))
+    kept = Allocation("a", MACHINE.base(MACHINE.memories[-1].name) + 64, 16, 1, 2)
+    return Program(MACHINE.name, tuple(lines), b"weights", 100, (4, 8), (16,), (kept,))
 
 
 def test_a_program_survives_its_file_and_its_text():
@@ -93,29 +104,44 @@ def test_a_program_survives_its_file_and_its_text():
     assert (found.machine, found.inputs, found.outputs) == (MACHINE.name, (4, 8), (16,))
     assert [line.note for line in found.lines] == [line.note for line in program.lines]
     assert [line.label for line in found.lines] == [line.label for line in program.lines]
+    assert [line.source for line in found.lines] == [line.source for line in program.lines]
+    assert found.allocations == program.allocations
     again = assembled(MACHINE, disassembled(MACHINE, found.lines))
-    assert (
-        write(MACHINE, Program(MACHINE.name, tuple(again), b"weights", 100, (4, 8), (16,))) == data
-    )
+    bare = replace(program, lines=tuple(again), allocations=())
+    smaller = write(MACHINE, bare)
+    assert read(MACHINE, smaller).allocations == () and len(smaller) < len(data)
+    lines = tuple(replace(line, source=None) for line in found.lines)
+    assert write(MACHINE, replace(bare, lines=lines)) == smaller
+
+
+def test_equal_loops_behind_each_other_stay_two():
+    line = random_cases(next(iter(MACHINE.instructions)), 1)[0][0].line
+    one, other = Source("for i in 4:"), Source("for i in 4:")
+    lines = tuple(replace(line, source=source) for source in (one, one, other))
+    found = read(MACHINE, write(MACHINE, Program(MACHINE.name, lines))).lines
+    assert found[0].source is found[1].source is not found[2].source == one
 
 
 def test_the_layout_of_a_file_stays():
     name = next(iter(MACHINE.instructions))
     line = random_cases(name, 1)[0][0].line
-    data = write(
-        MACHINE, Program("abc", (Line(name, line.fields, "n", "l"),), b"c" * 65, 7, (1,), ())
-    )
+    source = Source("s", Source("o"), "r")
+    lines = (Line(name, line.fields, "n", "l", source),)
+    kept = (Allocation("n", 5 << 40, 9, 0, 0),)
+    data = write(MACHINE, Program("abc", lines, b"c" * 65, 7, (1,), (), kept))
     assert data[:8] == b"NPUISA1\0"
     assert struct.unpack_from("<2I", data, 8) == (1, MACHINE.word)
     assert struct.unpack_from("<2I", data, 24) == (zlib.crc32(data[32:]), 0)
-    assert struct.unpack_from("<Q4I", data, 32) == (len(data), 1, 3, 1, 0)
-    assert struct.unpack_from("<3Q2I", data, 56) == (7, 65, 14, 3, 0)
+    assert struct.unpack_from("<Q4I", data, 32) == (len(data), 1, 6, 1, 0)
+    assert struct.unpack_from("<3Q4I", data, 56) == (7, 65, 29, 3, 0, 2, 1)
     assert struct.unpack_from("<Q", data, 128) == (1,)
     assert data[192:195] == b"abc"
-    assert struct.unpack_from("<2I", data, 256) == (1, 2)
-    assert data[320:334] == b"\0\0\0\0" + b"\1\0\0\0l" + b"\1\0\0\0n"
-    assert data[384:449] == b"c" * 65
-    assert data[512 : 512 + MACHINE.word] == encode(MACHINE, line)
+    assert struct.unpack_from("<3I", data, 256) == (1, 2, 2)
+    assert struct.unpack_from("<6I", data, 320) == (0, 3, 0, 1, 4, 5)
+    assert struct.unpack_from("<2Q4I", data, 384) == (5 << 40, 9, 2, 0, 0, 0)
+    assert data[448:477] == bytes(4) + b"".join(b"\1\0\0\0" + b"lnosr"[i : i + 1] for i in range(5))
+    assert data[512:577] == b"c" * 65
+    assert data[640 : 640 + MACHINE.word] == encode(MACHINE, line)
 
 
 def sealed(data):
@@ -125,6 +151,12 @@ def sealed(data):
 
 def with_number(data, at, number, form="<I"):
     return data[:at] + struct.pack(form, number) + data[at + struct.calcsize(form) :]
+
+
+def with_bit_behind_last_line(data):
+    """Set the highest bit of the last word, which no field has."""
+    end = len(data) - -len(MACHINE.instructions) * MACHINE.word % 64
+    return data[: end - 1] + b"\x80" + data[end:]
 
 
 @pytest.mark.parametrize(
@@ -146,14 +178,15 @@ def with_number(data, at, number, form="<I"):
             "its parts do not fill it",
         ),
         (lambda data: sealed(with_number(data, 44, 2)), "its texts do not fill their part"),
-        (lambda data: sealed(with_number(data, 44, 99)), "its notes are not those of its lines"),
+        (lambda data: sealed(with_number(data, 44, 99)), "its texts do not fill their part"),
         (lambda data: sealed(with_number(data, 256, 77)), "its notes are not those of its lines"),
+        (lambda data: sealed(with_number(data, 264, 3)), "its notes are not those of its lines"),
         (
             lambda data: sealed(data[:192] + b"\xff" + data[193:]),
             "name of its machine is not UTF-8",
         ),
         (
-            lambda data: sealed(data[:-1] + b"\1"),
+            lambda data: sealed(with_bit_behind_last_line(data)),
             f"line {len(MACHINE.instructions) - 1}: ",
         ),
     ],

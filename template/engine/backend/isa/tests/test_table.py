@@ -9,6 +9,7 @@ import pytest
 from backend.engine.backend.isa import cases
 from backend.engine.backend.isa.encoding import EncodingError, decode, encode, fingerprint
 from backend.engine.backend.isa.expressions import read, resolved
+from backend.engine.backend.isa.faults import faults_of
 from backend.engine.backend.isa.loading import load
 from backend.engine.backend.isa.page import page
 from backend.engine.backend.isa.rules import TableError
@@ -66,12 +67,12 @@ def with_copy(oracle=copy, machine=None, **options):
     return machine
 
 
-def all_faults(machine, name="copy", count=30):
+def all_faults(machine, name="copy", count=60):
     random = np.random.default_rng(0)
     return {
         fault
         for _ in range(count)
-        for fault in cases.faults(cases.random_case(machine, name, random), random)
+        for fault in faults_of(cases.random_case(machine, name, random), random)
     }
 
 
@@ -313,6 +314,7 @@ def test_a_table_that_tells_the_truth_has_no_faults():
     [
         ({"reads": [Box("source", "3", READ.dims)]}, "depends on bytes in no box that it reads"),
         ({"reads": []}, "depends on bytes in no box that it reads"),
+        ({"reads": []}, "its oracle is refused, so no box is at source: line 0: "),
         ({"writes": [Box("target", "4 * count - 1")]}, "of near, in no box that it writes"),
         ({"writes": []}, "in no box that it writes"),
         (
@@ -332,6 +334,75 @@ def test_what_a_table_says_wrongly_is_found(options, words):
     name = options["oracle"].__name__ if "oracle" in options else "copy"
     found = all_faults(with_copy(**options), name)
     assert found and any(words in fault for fault in found), found
+
+
+HALF = {
+    **{name: Address("near") for name in ("target", "a")},
+    "half": Float(),
+    **{f"count{i}": Number(2, least=1) for i in range(3)},
+    **{f"{name}{i}": Number(8, signed=True) for name in ("target", "a") for i in range(3)},
+}
+
+
+def limited(s, f):
+    """Limit elements from both sides."""
+    counts = (f.count0, f.count1, f.count2)
+    a = s.read(f.a, "f32", counts, (f.a0, f.a1, f.a2))
+    result = np.minimum(np.maximum(a, -np.float32(f.half)), np.float32(f.half))
+    s.write(f.target, "f32", result, (f.target0, f.target1, f.target2))
+
+
+def with_meaning(means, fields=HALF):
+    machine = toy(word=32)
+
+    def box(name):
+        dims = tuple((f"count{i}", f"{name}{i}") for i in range(3))
+        return Box(name, "4", dims if fields is HALF else ())
+
+    options = {"reads": [box("a")], "writes": [box("target")], "means": means}
+    machine.instruction(6, "mover", fields, **options)(limited)
+    return machine
+
+
+def test_what_an_instruction_means_is_what_it_computes():
+    machine = with_meaning("min(max(a, sub(0, half)), half)")
+    assert all_faults(machine, "limited") == set()
+    assert "For each element: `min(max(a, sub(0, half)), half)`." in page(machine)
+    means = "max(min(a, half), half)"
+    assert all_faults(with_meaning(means), "limited") == {
+        f"limited does not compute what it means, '{means}'"
+    }
+
+
+def test_a_cell_of_a_page_may_have_bars():
+    def absolute(s, f):
+        """Compute |a|."""
+
+    text = page(with_copy(oracle=absolute))
+    assert "| `mover` | Compute \\|a\\|. |" in text and "\n\nCompute |a|.\n" in text
+
+
+@pytest.mark.parametrize(
+    ("means", "fields", "sentence"),
+    [
+        ("a", HALF, "'a' computes nothing; a meaning is an operation or a function"),
+        ("min(a", HALF, "'min(a' is no expression"),
+        ("least(a, half)", HALF, "'least(a, half)' has 'least', which is none of add, sub, "),
+        ("min(a)", HALF, "'min(a)' gives min 1 operands; it has 2"),
+        ("min(a, b and c)", HALF, "has 'b and c', which is no call, field or number"),
+        ("min(a, count0)", HALF, "names 'count0', which is no address and no float"),
+        ("min(a, half)", {**HALF, "mode": Choice("x")}, "does not say what 'mode' is"),
+        (
+            "min(a, half)",
+            {name: kind for name, kind in HALF.items() if name != "a2"},
+            "what means 'min(a, half)' has a field 'a2', too",
+        ),
+    ],
+)
+def test_a_meaning_that_the_compiler_cannot_use_is_refused(means, fields, sentence):
+    with pytest.raises(TableError) as caught:
+        with_meaning(means, fields)
+    assert str(caught.value).startswith("instruction 'limited': ") and sentence in str(caught.value)
 
 
 def test_conditions_that_nothing_meets_are_an_error():

@@ -22,6 +22,10 @@ Assembler::Assembler(const Graph& graph, const std::vector<Desc>& descs, const M
     if (result && home.output < 0) home.output = static_cast<int32_t>(program_.outputs.size());
     program_.outputs.push_back(graph.values()[output].desc);
   }
+  program_.states = graph.states();
+  for (const StateMemory& state : graph.states()) {
+    homes_[graph.outputs()[state.output]].input = static_cast<int32_t>(state.input);
+  }
   // Fail early, not after millions of tiles.
   CheckDram(0);
 }
@@ -59,12 +63,12 @@ npu_tensor Assembler::InScratchpad(const Desc& desc, int64_t offset, uint64_t pa
   return TensorAt(desc, {Memory::kScratchpad, 0, static_cast<uint64_t>(offset)}, packed_bytes);
 }
 
-npu_tensor Assembler::AtHome(npu_tensor value) {
+npu_tensor Assembler::AtHome(npu_tensor value, const Desc& desc) {
   npu_tensor base = Base(value);
   const Value& source = graph_.values()[base];
   Home& home = homes_[base];
   if (source.source == Source::kInput) {
-    return TensorAt(descs_[value], {Memory::kInput, static_cast<uint32_t>(source.index), 0});
+    return TensorAt(desc, {Memory::kInput, static_cast<uint32_t>(source.index), 0});
   }
   if (source.source == Source::kConstant) {
     if (home.constant < 0) {
@@ -73,10 +77,13 @@ npu_tensor Assembler::AtHome(npu_tensor value) {
       stored.bytes = static_cast<uint64_t>(MostBytes(source.desc));
       home.constant = static_cast<int64_t>(Store(stored));
     }
-    return TensorAt(descs_[value], {Memory::kConstants, 0, static_cast<uint64_t>(home.constant)});
+    return TensorAt(desc, {Memory::kConstants, 0, static_cast<uint64_t>(home.constant)});
+  }
+  if (home.input >= 0) {
+    return TensorAt(descs_[value], {Memory::kInput, static_cast<uint32_t>(home.input), 0});
   }
   if (home.output >= 0) {
-    return TensorAt(descs_[value], {Memory::kOutput, static_cast<uint32_t>(home.output), 0});
+    return TensorAt(desc, {Memory::kOutput, static_cast<uint32_t>(home.output), 0});
   }
   if (home.lifetime < 0) {
     home.lifetime = static_cast<int32_t>(lifetimes_.size());
@@ -86,7 +93,7 @@ npu_tensor Assembler::AtHome(npu_tensor value) {
     lifetimes_.push_back(lifetime);
   }
   // Until the arena is planned, the offset is the index of the lifetime.
-  return TensorAt(descs_[value], {Memory::kArena, 0, static_cast<uint64_t>(home.lifetime)});
+  return TensorAt(desc, {Memory::kArena, 0, static_cast<uint64_t>(home.lifetime)});
 }
 
 npu_tensor Assembler::Output(int32_t index) {

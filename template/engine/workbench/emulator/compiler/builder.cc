@@ -189,6 +189,13 @@ npu_status MarkOutput(npu_builder* builder, npu_tensor tensor) {
   return Build(builder, [&](Graph& graph) { graph.MarkOutput(tensor); });
 }
 
+npu_status AddState(npu_builder* builder, npu_tensor input, npu_tensor output, int32_t* shared) {
+  return Build(builder, [&](Graph& graph) {
+    RequireArgument(shared, "shared");
+    *shared = graph.AddState(input, output) ? 1 : 0;
+  });
+}
+
 npu_status Finish(npu_builder* builder, const uint8_t** bytes, size_t* size) {
   return Build(builder, [&](Graph& graph) {
     if (bytes != nullptr) RequireArgument(size, "size");
@@ -223,8 +230,9 @@ constexpr npu_build_api MakeBuildApi() {
   api.add_view = AddView;
   api.set_label = SetLabel;
 #define NPU_ADD(name, reads) api.add_##name = AddOperation<npu_##name>;
-  NPU_OPERATIONS(NPU_ADD, )
+  EMULATOR_OPERATIONS(NPU_ADD, )
 #undef NPU_ADD
+  api.add_state = AddState;
   api.mark_output = MarkOutput;
   api.finish = Finish;
   api.integers = api.integer_weights = true;

@@ -60,24 +60,31 @@ struct Option {
 /*! \brief Compiles one graph. */
 class Compiler {
  public:
-  Compiler(const Graph& graph, const Machine& machine)
+  /*! \param makes Make operands where they are loaded, if that pays. */
+  Compiler(const Graph& graph, const Machine& machine, bool makes)
       : graph_(graph),
         machine_(machine),
+        makes_(makes),
         assembler_(graph, descs_, machine),
         tiler_(machine),
         space_(machine.scratchpad_bytes) {}
+
+  /*! \brief Whether an operand is made where it is loaded. */
+  bool has_makers() const { return has_makers_; }
 
   Compiled Run() {
     Analyze();
     for (size_t i = 0; i < graph_.operations().size(); ++i) {
       const Operation& operation = graph_.operations()[i];
-      if (!states_[OutputOf(operation)].needed) continue;
+      if (!states_[OutputOf(operation)].needed || is_made_[i]) continue;
       assembler_.SetLabel(operation.label);
       index_ = static_cast<int32_t>(i);
       if (auto* copy = std::get_if<npu_copy>(&operation.op)) {
         AddMove(*copy);
       } else if (auto* gather = std::get_if<npu_gather>(&operation.op)) {
         AddMove(*gather);
+      } else if (auto* update = std::get_if<npu_update>(&operation.op)) {
+        AddUpdate(*update);
       } else {
         AddOperation(operation);
       }
@@ -134,6 +141,105 @@ class Compiler {
       });
       if (reads > 1) StateOf(weight).packed = false;
     }
+    FindMakers();
+  }
+
+  /*! \brief Finds element-wise operations whose result only one product reads, as its second
+   *  operand, and which is too large to stay, such as a cache with a new row. It is made tile by
+   *  tile where the product loads it, from an input of the model, and not read back. */
+  void FindMakers() {
+    const auto& operations = graph_.operations();
+    makers_.assign(operations.size(), -1);
+    is_made_.assign(operations.size(), false);
+    for (size_t i = 0; makes_ && i < operations.size(); ++i) {
+      State& state = states_[OutputOf(operations[i])];
+      bool stays = MayStay(state) && state.bytes <= machine_.scratchpad_bytes / 4;
+      if (!state.needed || state.reads.size() != 1 || stays) continue;
+      const int32_t reader = state.reads[0];
+      if (DataOf(operations[i], operations[reader]) < 0) continue;
+      makers_[reader] = static_cast<int32_t>(i);
+      is_made_[i] = has_makers_ = true;
+      state.last_write = reader;
+      ForEachRead(operations[i], [&](npu_tensor value) {
+        std::vector<int32_t>& reads = StateOf(value).reads;
+        reads.erase(std::remove(reads.begin(), reads.end(), static_cast<int32_t>(i)), reads.end());
+        auto place = std::lower_bound(reads.begin(), reads.end(), reader);
+        if (place == reads.end() || *place != reader) reads.insert(place, reader);
+      });
+    }
+  }
+
+  /*! \brief The input of the model from which an operation can make what a product reads; -1 if
+   *  there is none. */
+  npu_tensor DataOf(const Operation& maker, const Operation& reader) const {
+    auto* matmul = std::get_if<npu_matmul>(&reader.op);
+    if (!std::holds_alternative<npu_elementwise>(maker.op) || matmul == nullptr) return -1;
+    const npu_tensor out = OutputOf(maker);
+    size_t reads = 0;
+    ForEachRead(reader, [&](npu_tensor value) { reads += Base(value) == out; });
+    int32_t dims[NPU_MAX_RANK];
+    if (Base(matmul->b) != out || reads != 1) return -1;
+    if (!MapDims(descs_[out], descs_[matmul->b], dims)) return -1;
+    npu_tensor data = -1;
+    for (npu_tensor value : maker.inputs) {
+      const Desc& desc = descs_[value];
+      for (int32_t d = 0; d < desc.rank; ++d) {
+        if (desc.dims[d].symbol >= 0) return -1;
+      }
+      bool same = desc.dtype == descs_[out].dtype && desc.rank == descs_[out].rank &&
+                  std::equal(desc.dims, desc.dims + desc.rank, descs_[out].dims);
+      if (data >= 0 && Base(value) == Base(data)) return -1;
+      if (same && data < 0 && graph_.values()[Base(value)].source == Source::kInput) data = value;
+    }
+    for (npu_tensor value : maker.inputs) {
+      if (data >= 0 && value != data && Base(value) == Base(data)) return -1;
+    }
+    return data;
+  }
+
+  /*! \brief For each dimension of a tensor, that of another shape of it, -1 where it has one
+   *  element; false if they differ in more than such dimensions. */
+  static bool MapDims(const Desc& from, const Desc& to, int32_t* dims) {
+    int32_t next = 0;
+    auto skip = [&] {
+      while (next < to.rank && to.dims[next].symbol < 0 && to.dims[next].size == 1) ++next;
+    };
+    for (int32_t d = 0; d < from.rank; ++d) {
+      dims[d] = -1;
+      if (from.dims[d].symbol >= 0) return false;
+      if (from.dims[d].size == 1) continue;
+      skip();
+      if (next == to.rank || !(to.dims[next] == from.dims[d])) return false;
+      dims[d] = next++;
+    }
+    skip();
+    return next == to.rank;
+  }
+
+  /*! \brief Makes operand b of a product where it is loaded. */
+  void AddMaking(const Operation& maker, const Operation& reader, Loop* loop) const {
+    Making& made = loop->made;
+    made.operation = &maker;
+    made.desc = descs_[OutputOf(maker)];
+    made.read = static_cast<size_t>(loop->roles[1]);
+    made.data = DataOf(maker, reader);
+    made.first = loop->reads.size();
+    made.is_stored = assembler_.OutputOf(OutputOf(maker)) >= 0;
+    MapDims(made.desc, loop->reads[made.read].desc, made.dims);
+    for (npu_tensor value : maker.inputs) {
+      made.inputs.push_back(value == made.data ? -1 : static_cast<int32_t>(loop->reads.size()));
+      if (value == made.data) continue;
+      Operand operand;
+      operand.value = value;
+      operand.desc = descs_[value];
+      const int32_t shift = made.desc.rank - operand.desc.rank;
+      for (int32_t d = 0; d < operand.desc.rank; ++d) {
+        const int32_t dim = made.dims[d + shift];
+        if (operand.desc.dims[d].size == 1 || dim < 0) continue;
+        operand.links[d] = loop->reads[made.read].links[dim];
+      }
+      loop->reads.push_back(operand);
+    }
   }
 
   /*! \brief Whether this constant weight of a product of integers needs half of its bits. */
@@ -171,6 +277,9 @@ class Compiler {
         group[find(Base(copy->data))] = find(copy->out);
       } else if (auto* gather = std::get_if<npu_gather>(&operation.op)) {
         group[find(Base(gather->data))] = find(gather->out);
+      } else if (auto* update = std::get_if<npu_update>(&operation.op)) {
+        group[find(Base(update->data))] = find(update->out);
+        group[find(Base(update->value))] = find(update->out);
       }
       const npu_tensor like = std::visit(
           [](const auto& op) -> npu_tensor {
@@ -235,15 +344,21 @@ class Compiler {
   }
 
   void ReleaseDead(const Operation& operation) {
-    auto release = [&](npu_tensor value) {
-      npu_tensor base = Base(value);
-      State& state = states_[base];
-      if (state.offset < 0 || NextRead(state) >= 0 || state.last_write > index_) return;
-      space_.Release(state.offset, AlignedBytes(state.bytes));
-      Leave(base);
-    };
-    ForEachRead(operation, release);
-    release(OutputOf(operation));
+    if (makers_[index_] >= 0) ReleaseReads(graph_.operations()[makers_[index_]]);
+    ReleaseReads(operation);
+    Release(OutputOf(operation));
+  }
+
+  void ReleaseReads(const Operation& operation) {
+    ForEachRead(operation, [this](npu_tensor value) { Release(value); });
+  }
+
+  void Release(npu_tensor value) {
+    npu_tensor base = Base(value);
+    State& state = states_[base];
+    if (state.offset < 0 || NextRead(state) >= 0 || state.last_write > index_) return;
+    space_.Release(state.offset, AlignedBytes(state.bytes));
+    Leave(base);
   }
 
   /*! \brief Cycles of evicting a value, now and when it is read again. */
@@ -313,6 +428,19 @@ class Compiler {
       assembler_.AddTransfer(Anywhere(op.out), assembler_.AtHome(op.out));
       out.stored = true;
     }
+  }
+
+  /*! \brief Replaces slices of the data, or of a copy of it that is the output. */
+  void AddUpdate(npu_update op) {
+    states_[op.out].stored = true;
+    const npu_tensor home = assembler_.AtHome(op.out);
+    if (!graph_.IsState(op.out)) assembler_.AddTransfer(Anywhere(op.data), home);
+    op.value = Anywhere(op.value);
+    op.positions = Anywhere(op.positions);
+    op.data = op.out = home;
+    Command command;
+    command.op = op;
+    assembler_.Add(std::move(command));
   }
 
   /*! \brief Outputs that are not the home of a value. */
@@ -432,6 +560,9 @@ class Compiler {
       operand.packed = operand.value == weight && StateOf(weight).packed;
       operand.halved = operand.packed && FitsHalves(operation, weight);
     }
+    if (makers_[index_] >= 0) {
+      AddMaking(graph_.operations()[makers_[index_]], operation, &loop);
+    }
     const State& out = states_[loop.out.value];
     bool may_stay = NextRead(out) >= 0 && MayStay(out);
     Option best = TryPlace(operation, loop, {}, may_stay);
@@ -527,6 +658,8 @@ class Compiler {
 
   const Graph& graph_;
   const Machine& machine_;
+  bool makes_;
+  bool has_makers_ = false;
   /*! \brief By value; only the entries of values that are not views are used. */
   std::vector<State> states_;
   /*! \brief The shapes of all values, with the types in which they are kept. */
@@ -537,6 +670,9 @@ class Compiler {
   /*! \brief The end of the buffers of the last operation. */
   int64_t cursor_ = 0;
   std::vector<npu_tensor> residents_;
+  /*! \brief By operation: which one makes its operand b, or -1; and whether it is such a one. */
+  std::vector<int32_t> makers_;
+  std::vector<bool> is_made_;
   /*! \brief The current operation. */
   int32_t index_ = 0;
 };
@@ -544,7 +680,14 @@ class Compiler {
 }  // namespace
 
 Compiled Compile(const Graph& graph, const Machine& machine) {
-  return Compiler(graph, machine).Run();
+  Compiler compiler(graph, machine, true);
+  try {
+    return compiler.Run();
+  } catch (const Error& error) {
+    if (error.status != NPU_OUT_OF_MEMORY || !compiler.has_makers()) throw;
+  }
+  // Operations on their own have fewer tiles at a time.
+  return Compiler(graph, machine, false).Run();
 }
 
 }  // namespace npu::emulator

@@ -6,11 +6,13 @@
 #ifndef EMULATOR_COMPILER_GRAPH_H_
 #define EMULATOR_COMPILER_GRAPH_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "../program.h"
 #include "../rules.h"
 
 namespace npu::emulator {
@@ -66,6 +68,8 @@ class Graph : private OperationRules {
   void Add(Operation operation);
   /*! \brief Makes a tensor the next output. */
   void MarkOutput(npu_tensor tensor);
+  /*! \brief Whether an update of an input may share its memory; see npu_build_api::add_state. */
+  bool AddState(npu_tensor input, npu_tensor output);
   /*! \brief Checks the rules that only the whole graph can break. */
   void Finish() const;
   /*! \brief Computes copies of constants now, so that their results are constants: a weight that is
@@ -81,6 +85,12 @@ class Graph : private OperationRules {
   const std::vector<npu_tensor>& inputs() const { return inputs_; }
   const std::vector<npu_tensor>& outputs() const { return outputs_; }
   const std::vector<std::string>& labels() const { return labels_; }
+  const std::vector<StateMemory>& states() const { return states_; }
+  /*! \brief Whether a value is that of a state after the call. */
+  bool IsState(npu_tensor value) const {
+    return std::any_of(states_.begin(), states_.end(),
+                       [&](const StateMemory& state) { return outputs_[state.output] == value; });
+  }
 
  private:
   /*! \brief A box that a copy has written. */
@@ -121,6 +131,7 @@ class Graph : private OperationRules {
   std::vector<npu_tensor> inputs_;
   std::vector<npu_tensor> outputs_;
   std::vector<std::string> labels_ = {""};
+  std::vector<StateMemory> states_;
   /*! \brief The operation being checked, for messages. */
   const char* operation_ = "";
 };

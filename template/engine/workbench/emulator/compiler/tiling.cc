@@ -211,6 +211,7 @@ class LoopMaker {
   // The DMA does not work in tiles.
   void Make(const npu_copy&) {}
   void Make(const npu_gather&) {}
+  void Make(const npu_update&) {}
 
   const Operation& operation_;
   const std::vector<Desc>& descs_;
@@ -296,12 +297,12 @@ int64_t ComputeCycles(const Loop& loop, const Operation& operation, const Machin
   };
   if (std::holds_alternative<npu_matmul>(operation.op)) {
     int32_t rank = loop.out.desc.rank;
-    int64_t m = sizes[rank - 2];
     int64_t n = sizes[rank - 1];
     int64_t k = sizes[rank];
     // Rows of all matrices that meet the same columns form one tall matrix.
-    if (elements_read(1) == k * n) m = out / n;
-    return std::max(vector, Times(out / (m * n), MatrixCycles(machine, m, k, n, steps())));
+    int64_t products = k == 0 ? 1 : elements_read(1) / (k * n);
+    int64_t m = out / (products * n);
+    return std::max(vector, MatrixCycles(machine, m, k, n, steps(), products));
   }
   if (std::holds_alternative<npu_convolution>(operation.op)) {
     int64_t group = loop.axes[1].group;

@@ -253,6 +253,13 @@ struct GatherArgs {
   bool elementwise = false;
 };
 
+/*! \brief Operands of Update: slices of `value` go to their positions along the axis of `out`;
+ *  those outside of it to none. */
+struct UpdateArgs {
+  TensorView value, positions, out;
+  int32_t axis = 0;
+};
+
 /*! \brief A plain operation at work (operations.h): its tensors, in the order of its list. */
 template <typename Op>
 struct PlainArgs {
@@ -293,6 +300,7 @@ size_t ScratchBytes(const ElementwiseArgs& args, int threads);
 size_t ScratchBytes(const ReduceArgs& args, int threads);
 size_t ScratchBytes(const CopyArgs& args, int threads);
 size_t ScratchBytes(const GatherArgs& args, int threads);
+size_t ScratchBytes(const UpdateArgs& args, int threads);
 /*! @} */
 
 /*!
@@ -306,6 +314,7 @@ void Execute(const ElementwiseArgs& args, const KernelContext& context);
 void Execute(const ReduceArgs& args, const KernelContext& context);
 void Execute(const CopyArgs& args, const KernelContext& context);
 void Execute(const GatherArgs& args, const KernelContext& context);
+void Execute(const UpdateArgs& args, const KernelContext& context);
 /*! @} */
 
 /*!

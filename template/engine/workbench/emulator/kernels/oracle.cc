@@ -473,6 +473,22 @@ void Gather(const GatherArgs& args) {
   });
 }
 
+void Update(const UpdateArgs& args) {
+  const size_t element = ElementSize(args.out.dtype);
+  const auto axis = static_cast<size_t>(args.axis);
+  // The last dimension runs fastest, so positions are in order for each element.
+  ForEach(Shape(args.value), [&](const Index& index) {
+    Index to = index;
+    to[axis] = LoadInteger(args.positions, index[axis]);
+    if (to[axis] < 0 || to[axis] >= args.out.dims[axis]) return;
+    std::memcpy(
+        static_cast<char*>(args.out.data) + static_cast<size_t>(Flat(args.out, to)) * element,
+        static_cast<const char*>(args.value.data) +
+            static_cast<size_t>(Flat(args.value, index)) * element,
+        element);
+  });
+}
+
 void Scan(const PlainArgs<npu_scan>& args) {
   auto axis = static_cast<size_t>(args.op.axis);
   bool product = args.op.kind == NPU_SCAN_PRODUCT;

@@ -37,6 +37,7 @@ void Elementwise(const ElementwiseArgs& args);
 void Reduce(const ReduceArgs& args);
 void Copy(const CopyArgs& args);
 void Gather(const GatherArgs& args);
+void Update(const UpdateArgs& args);
 void Scan(const PlainArgs<npu_scan>& args);
 void Order(const PlainArgs<npu_order>& args);
 void Lookup(const PlainArgs<npu_lookup>& args);

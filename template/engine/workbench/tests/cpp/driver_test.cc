@@ -253,6 +253,7 @@ class Net {
 #define NPU_ADD(name, reads) \
   void Add(npu_##name op) { Ok(build.add_##name(builder_, Sized(&op))); }
   NPU_OPERATIONS(NPU_ADD, )
+  NPU_ADD(update, )
 #undef NPU_ADD
   void Output(npu_tensor tensor) { Ok(build.mark_output(builder_, tensor)); }
   Bytes Finish() {
@@ -1008,6 +1009,57 @@ TEST(CopiesSliceFlipAndSpread) {
   CHECK((numbers == std::vector<int64_t>{rest, -5, rest, rest, INT64_MAX, rest}));
 }
 
+TEST(UpdatesReplaceSlicesInOneBufferOrTwo) {
+  Net net;
+  npu_tensor data = net.Input({2, 4, 2});
+  npu_tensor value = net.Input({2, 3, 2});
+  npu_tensor rows = net.Input({3}, NPU_INT64);
+  npu_tensor out = net.Tensor({2, 4, 2});
+  net.Add(npu_update{0, data, value, rows, out, 1});
+  Vector halved({out});
+  const int32_t loaded = halved.Load(0);
+  halved.Op(NPU_VECTOR_MULTIPLY, loaded, halved.Constant(.5f));
+  npu_tensor half = net.Elementwise(halved, {2, 4, 2});
+  for (npu_tensor result : {half, out}) net.Output(result);
+  int32_t shared = 0;
+  CHECK_EQ(build.add_state(net.get(), value, out, &shared), NPU_OK);
+  CHECK_EQ(shared, 0);
+  CHECK_EQ(build.add_state(net.get(), data, out, &shared), NPU_OK);
+  CHECK_EQ(shared, 1);
+  Machine machine(net.Finish());
+  Floats halves, after, state = Range(16);
+  machine.Input(1, {2, 3, 2}, Floats{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31});
+  // The last of equal positions counts, and one outside of the axis does not.
+  machine.Input(2, {3}, std::vector<int64_t>{3, INT64_MAX, 3});
+  machine.Output(0, {2, 4, 2}, &halves);
+  const Floats wanted = {0, 1, 2, 3, 4, 5, 24, 25, 8, 9, 10, 11, 12, 13, 30, 31};
+  // Two buffers, again and again: the input is as it was.
+  machine.Input(0, {2, 4, 2}, state);
+  machine.Output(1, {2, 4, 2}, &after);
+  uint64_t written[3] = {};
+  for (uint64_t& bytes : written) {
+    machine.Run();
+    CHECK_VALUES(after, wanted);
+    bytes = machine.Counters().dram_bytes_written;
+  }
+  CHECK_EQ(written[2] - written[1], written[1] - written[0]);
+  CHECK_EQ(BindInput(machine.request(), 0, state.data(), {2, 4, 2}), NPU_OK);
+  machine.Run();
+  CHECK_VALUES(state, Range(16));
+  // One buffer: nothing but the slices is written of it.
+  uint64_t before = machine.Counters().dram_bytes_written;
+  CHECK_EQ(BindOutput(machine.request(), 1, state.data(), {2, 4, 2}), NPU_OK);
+  machine.Run();
+  CHECK_VALUES(state, wanted);
+  CHECK_VALUES(halves, {0, .5, 1, 1.5, 2, 2.5, 12, 12.5, 4, 4.5, 5, 5.5, 6, 6.5, 15, 15.5});
+  CHECK_EQ(machine.Counters().dram_bytes_written - before,
+           written[0] - sizeof(float) * state.size());
+  // What the program does not update has memory of its own.
+  CHECK_EQ(BindOutput(machine.request(), 0, state.data(), {2, 4, 2}), NPU_OK);
+  CHECK_EQ(run.execute(machine.request()), NPU_INVALID);
+  CHECK_CONTAINS(run.error(), "Output 0 has the buffer of input 0, but");
+}
+
 TEST(GathersTakeSlicesOrElements) {
   Net net;
   npu_tensor data = net.Input({2, 3, 2});
@@ -1731,6 +1783,24 @@ TEST(BrokenBuildsAreRefusedWithASentence) {
        [](Net& net) {
          npu_tensor indices = net.Input({4, 4}, NPU_INT32);
          net.Add(npu_gather{0, net.Input({2, 3}), indices, net.Tensor({4, 4}), 0, 1});
+       }},
+      // Update.
+      {NPU_INVALID, "does not have a slice of tensor 3 (float32 [4, 2]) for each",
+       [](Net& net) {
+         npu_tensor data = net.Input({4, 2}), rows = net.Input({3}, NPU_INT32);
+         net.Add(npu_update{0, data, net.Input({2, 2}), rows, net.Tensor({4, 2}), 0});
+       }},
+      {NPU_DECLINED, "must be int32 or int64",
+       [](Net& net) {
+         npu_tensor data = net.Input({4, 2}), rows = net.Input({2});
+         net.Add(npu_update{0, data, net.Input({2, 2}), rows, net.Tensor({4, 2}), 0});
+       }},
+      {NPU_INVALID, "but these are not marked as such",
+       [](Net& net) {
+         int32_t shared = 0;
+         CHECK_EQ(build.add_state(net.get(), net.Input({2}), net.Tensor({2}), &shared),
+                  NPU_INVALID);
+         net.Output(0);
        }},
       // Copy.
       {NPU_INVALID, "does not name every dimension once",

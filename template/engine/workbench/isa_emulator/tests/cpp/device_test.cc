@@ -190,6 +190,23 @@ int main(int argc, char** argv) {
   }
   CHECK_THAT(3 * busy == counted);
   CHECK_THAT(read >= in.size());
+  CHECK_THAT(counter("busy_cycles.control.scalar") == 3);
+  const auto is_scalar = [](const npu_event& event) {
+    return std::strcmp(event.engine, "control.scalar") == 0;
+  };
+  CHECK_THAT(std::count_if(events, events + event_count, is_scalar) == 1);
+  // What has lines that were executed, from the first of them to the last.
+  const npu_allocation* allocations = nullptr;
+  size_t allocation_count = 0;
+  CHECK_THAT(api.read_allocations(request, &allocations, &allocation_count) == NPU_OK);
+  CHECK_THAT(allocation_count == 2);
+  CHECK_THAT(std::strcmp(allocations[0].memory, "spad") == 0 && allocations[0].offset == 0);
+  CHECK_THAT(std::strcmp(allocations[0].label, "relu") == 0 && allocations[1].label == nullptr);
+  CHECK_THAT(allocations[0].bytes == in.size());
+  for (const npu_event* event = events; event != events + event_count; ++event) {
+    if (std::strcmp(event->engine, "load") == 0) CHECK_THAT(event->begin == allocations[0].begin);
+    if (std::strcmp(event->engine, "store") == 0) CHECK_THAT(event->end == allocations[0].end);
+  }
   const npu_memory* memories = nullptr;
   size_t memory_count = 0;
   double operations = -1;

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches of which a call replaces rows: in place in sessions, and the same values elsewhere."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm.runtime.vm import VirtualMachine
+
+import backend
+import support
+from backend.engine.backend.settings.options import PREFIX
+from support import compile_for
+from test_memory_sizes import counters
+
+torch = pytest.importorskip("torch")
+
+# Not imported, because some selections of ops skip every test that uses it.
+needs = support.needs
+ROWS, WIDTH = 64, 32
+BYTES = 4 * ROWS * WIDTH
+
+
+class Attention(torch.nn.Module):
+    """Attention to a cache, into which new rows are written."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(1, ROWS, WIDTH))
+        self.register_buffer("values", torch.zeros(1, ROWS, WIDTH))
+
+    def forward(self, x, rows):
+        self.keys.index_copy_(1, rows, x)
+        self.values[:, rows] = x * 2
+        return (x @ self.keys.transpose(-1, -2)) @ self.values
+
+
+def attention(rows, network=None):
+    example = (torch.ones(1, rows, WIDTH), torch.arange(rows))
+    exported = torch.export.export(network or Attention(), example)
+    return backend.from_exported_program(exported)
+
+
+def machine_of(mod):
+    return VirtualMachine(compile_for(mod), tvm.cpu())
+
+
+def tensors(x, rows):
+    return [tvm.runtime.tensor(np.asarray(item)) for item in (x, np.asarray(rows, "int64"))]
+
+
+def numbers(rows, seed):
+    return np.random.default_rng(seed).standard_normal((1, rows, WIDTH)).astype("float32")
+
+
+def written(machine):
+    return counters(machine)["dram_bytes_written"]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_sessions_update_what_functions_return(rows):
+    """Bit for bit, in turn, and after copies and writes, which share memory until a call."""
+    machine = machine_of(attention(rows))
+    states = [np.zeros((1, ROWS, WIDTH), "float32")] * 2
+
+    def call(states, seed, at):
+        arguments = tensors(numbers(rows, seed), np.arange(at, at + rows))
+        with_states = [tvm.runtime.tensor(state) for state in states]
+        result, *after = (item.numpy() for item in machine["main"](*arguments, *with_states))
+        for state, argument in zip(states, with_states, strict=True):
+            np.testing.assert_array_equal(argument.numpy(), state)
+        return arguments, result, after
+
+    def check(session, states, seed, at):
+        arguments, wanted, after = call(states, seed, at)
+        np.testing.assert_array_equal(session["main"](*arguments).numpy(), wanted)
+        for name, state in zip(("keys", "values"), after, strict=True):
+            np.testing.assert_array_equal(session.read(name), state)
+        return after
+
+    with backend.Session(machine) as one, backend.Session(machine) as other:
+        first = check(one, states, 0, 2)
+        second = check(other, states, 1, 5)
+        shared = one.copy()
+        first = check(one, first, 2, ROWS - rows)
+        np.testing.assert_array_equal(check(shared, check(shared, states, 0, 2), 3, 4)[0][0, 0], 0)
+        again = one.copy()
+        one.reset()
+        check(one, states, 4, 0)
+        check(again, first, 5, 1)
+        keys = numbers(ROWS, 6)
+        other.write("keys", keys)
+        check(other, [keys, second[1]], 7, 9)
+        shared.close()
+        again.close()
+
+
+def test_the_last_of_equal_rows_stays_and_rows_outside_are_left_out():
+    machine = machine_of(attention(4))
+    x, before = numbers(4, 0), numbers(ROWS, 1)
+    states = [tvm.runtime.tensor(before) for _ in range(2)]
+    _, keys, _ = machine["main"](*tensors(x, [5, ROWS + 3, -1, 5]), *states)
+    wanted = before.copy()
+    wanted[0, [ROWS - 1, 5]] = x[0, 2:]
+    np.testing.assert_array_equal(keys.numpy(), wanted)
+
+
+@needs(
+    *("equal", "where", "matmul", "reshape", "max", "take", "less", "add", "multiply"),
+    *("permute_dims", "broadcast_to"),
+)
+@support.needs_emulator
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_emulator_writes_only_the_rows(rows, monkeypatch):
+    monkeypatch.delenv(f"{PREFIX}BIND_CONSTANTS", raising=False)
+    mod = attention(rows)
+    support.skip_where_limited(mod)
+    machine = machine_of(mod)
+    arguments = tensors(numbers(rows, 0), range(rows))
+    with backend.Session(machine) as session:
+        before = written(machine)
+        session["main"](*arguments)
+        in_place = written(machine) - before
+    # The rows of both caches, the result, and intermediates of a few rows.
+    assert 3 * BYTES // ROWS * rows <= in_place < BYTES // 2
+    before = written(machine)
+    states = [tvm.runtime.tensor(np.array(it.initial)) for it in backend.states(machine)]
+    machine["main"](*arguments, *states)
+    assert written(machine) - before == in_place + 2 * BYTES
+
+
+class Read(Attention):
+    """A cache that is read as it was, and another whose new value is a result too."""
+
+    def forward(self, x, rows):
+        last = self.keys[:, -1:] * 1.0
+        self.keys.index_copy_(1, rows, x)
+        self.values.index_copy_(1, rows, x)
+        return last, self.values
+
+
+def test_what_else_reads_a_state_sees_its_value():
+    machine = machine_of(attention(1, Read()))
+    x = numbers(1, 0)
+    with backend.Session(machine) as session:
+        last, values = session["main"](*tensors(x, [ROWS - 1]))
+        assert not last.numpy().any()
+        last, again = session["main"](*tensors(2 * x, [0]))
+        np.testing.assert_array_equal(last.numpy(), x)
+        np.testing.assert_array_equal(values.numpy()[0, [0, -1]], [np.zeros(WIDTH), x[0, 0]])
+        np.testing.assert_array_equal(again.numpy()[0, [0, -1]], [2 * x[0, 0], x[0, 0]])
+        np.testing.assert_array_equal(session.read("keys"), again.numpy())

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads decoders: one module, with a function for each number of tokens that it takes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import tvm
+
+from ..ir.states import declared_in
+from ..shared.problem import Problem
+from .reading import ModelFile, Shapes, main_of, read_model, with_bfloat16
+
+_CHUNK = ("input_ids", "position_ids")
+
+
+def read_decoder(
+    paths: Sequence[Path],
+    chunks: Sequence[int],
+    capacity: int,
+    shapes: Shapes,
+    bfloat16: str | None = None,
+) -> tvm.IRModule:
+    """Read a decoder of an ONNX file with open sizes, or of programs of PyTorch.
+
+    `chunks`: how many tokens functions of an ONNX file take; a program has its own number.
+    `capacity`: how many tokens the cache of an ONNX file has room for.
+    `shapes`: sizes of an ONNX file's inputs, where others are asked for.
+    `bfloat16`: the type that tensors of bfloat16 in a program get; None for the usual one.
+    """
+    functions: dict[str, tvm.relax.Function] = {}
+    for path in paths:
+        is_onnx = path.suffix.lower() == ".onnx"
+        file = read_model(path, shapes if is_onnx else {})
+        if bfloat16:
+            file = with_bfloat16(file, bfloat16)
+        for chunk in chunks if is_onnx else (0,):
+            mod = (_with_states(file, chunk, capacity) if is_onnx else file).imported({})
+            function = main_of(mod)
+            if not declared_in(function):
+                raise Problem(
+                    f"{path} keeps nothing from one call to the next, so that it cannot continue a "
+                    "text: export the decoder with its cache, as a buffer that the program changes "
+                    "(.pt2), or as past and present (.onnx)."
+                )
+            name = f"{path.stem}_{chunk}" if is_onnx else path.stem
+            name = "".join(letter if letter.isalnum() else "_" for letter in name)
+            if name in functions:
+                raise Problem(
+                    f"{path} becomes the function '{name}', as another program does; give it "
+                    "another file name."
+                )
+            functions[name] = function.with_attr("global_symbol", name)
+    return tvm.IRModule(functions)
+
+
+def _with_states(file: ModelFile, chunk: int, capacity: int) -> ModelFile:
+    """Return an ONNX file that is read for a number of tokens, with its caches as states."""
+    from ..importers import from_onnx
+
+    def read(content: object) -> tvm.IRModule:
+        sizes = _sizes(content, chunk, capacity)
+        return from_onnx(content, states=True, shape_dict=sizes, sanitize_input_names=False)
+
+    return replace(file, importer=read)
+
+
+def _sizes(model: object, chunk: int, capacity: int) -> dict[str, list[int]]:
+    """Return the sizes of inputs for one text, and a number of tokens."""
+    from onnx import ModelProto
+
+    from ..importers.onnx.input_sizes import inputs_of
+
+    assert isinstance(model, ModelProto)
+    sizes = {}
+    for name, value in inputs_of(model.graph).items():
+        given = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        last = chunk if name in _CHUNK else capacity
+        for at, size in enumerate(given):
+            if not size:
+                given[at] = 1 if at == 0 and len(given) > 1 else last
+        sizes[name] = given
+    return sizes

@@ -1,0 +1,24 @@
+"""The reference backend passes its own tests, all of them, and TVM's own tutorial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import ROOT, WITHOUT_SUITES, copy_tests, run
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.slow
+
+
+def test_the_tutorial_of_tvm_computes_right_values(reference: Path) -> None:
+    assert run(reference, HERE / "run_tutorial.py").strip().endswith("right")
+
+
+def test_all_rendered_tests_pass(reference: Path, tmp_path: Path) -> None:
+    copy_tests(ROOT / "reference_backend", tmp_path)
+    # It has all ops: no list of cases may be empty, as it may in a smaller backend.
+    everything = ("-o", "empty_parameter_set_mark=fail_at_collect")
+    everything += ("-m", "thorough or not thorough", *WITHOUT_SUITES)
+    run(reference, "-m", "pytest", "-q", "-p", "no:cacheprovider", *everything, cwd=tmp_path)
