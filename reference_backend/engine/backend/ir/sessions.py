@@ -22,14 +22,13 @@ from .calls import Constant, StringImm, constant_of_text
 from .lending import places_in_regions
 from .states import (
     FUNCTIONS,
-    Parameter,
     Position,
     declared_in,
+    described,
     fields_of,
     function_of_sessions,
     function_of_states,
     in_session,
-    parameters_of,
     require_shared_buffers,
 )
 from .weights import bytes_of
@@ -57,7 +56,7 @@ def with_functions_of_states(mod: tvm.IRModule) -> tvm.IRModule:
         if declared_in(function)
     }
     model = _identity(mod)
-    listed = {name: _inputs(function) for name, (_, function) in functions.items()}
+    listed = {name: described(function)._asdict() for name, (_, function) in functions.items()}
     declared = _union({name: function for name, (_, function) in functions.items()})
     regions = {
         str(name.name_hint)
@@ -143,12 +142,6 @@ def _add_list(builder: relax.BlockBuilder, name: str, function: relax.Function) 
         builder.emit_func_output(
             relax.Tuple([constant_of_text(str(text)), *map(relax.const, tensors)])
         )
-
-
-def _inputs(function: relax.Function) -> list[Parameter]:
-    """Return the parameters that are no states."""
-    kept = {field["parameter"] for field in fields_of(function)}
-    return [it for it in parameters_of(function) if it[0] not in kept]
 
 
 def _add_form(

@@ -106,8 +106,9 @@ def _signature(machine: VirtualMachine, function: str) -> Signature:
     except AttributeError:
         pass
     known = {name: Input(name, str(value.dtype), value.shape) for name, value in initial.items()}
-    for name, dtype, sizes in functions_with_states(machine).get(function, ()):
-        known[name] = Input(name, dtype, None if sizes is None else tuple(sizes))
+    if (described := functions_with_states(machine).get(function)) is not None:
+        for name, dtype, sizes in described.inputs:
+            known[name] = Input(name, dtype, None if sizes is None else tuple(sizes))
     count = int(machine._get_function_arity(function))
     names = [str(machine._get_function_param_name(function, index)) for index in range(count)]
     return Signature(tuple(known.get(name, Input(name)) for name in names), initial=initial)

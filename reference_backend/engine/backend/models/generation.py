@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
 
-from ..ir.states import Position, function_of_states, functions_with_states
+from ..ir.states import functions_with_states
 from ..shared.aliases import Array
-from .sessions import Session, call_remote
+from .sessions import Session
 
 if TYPE_CHECKING:
     from tvm.runtime.vm import VirtualMachine
@@ -42,8 +41,10 @@ class _Program:
 
     name: str
     inputs: tuple[_Input, ...]
-    rooms: tuple[int, ...] = ()
-    """How many places of states it can begin at."""
+    words: int
+    """The size of its vocabulary."""
+    room: int | None
+    """At how many places of its states it can begin to write."""
 
     @property
     def steps(self) -> int:
@@ -53,8 +54,10 @@ class _Program:
     @property
     def capacity(self) -> int | None:
         """How many tokens its mask and its states have room for; None if neither tells."""
-        masks = (it.shape[-1] for it in self.inputs if it.name in _MASK)
-        return min((*masks, *(room + self.steps - 1 for room in self.rooms)), default=None)
+        found = [it.shape[-1] for it in self.inputs if it.name in _MASK]
+        if self.room is not None:
+            found.append(self.room + self.steps - 1)
+        return min(found, default=None)
 
     def arrays(self, tokens: Sequence[int], first: int) -> list[Array]:
         """Return its inputs for tokens, of which the first has a place in the conversation."""
@@ -73,31 +76,33 @@ class _Program:
 
 def _programs(machine: VirtualMachine) -> dict[int, _Program]:
     """Return the functions of a decoder by their number of tokens, the largest first."""
-    described: Mapping[str, Sequence[Any]] = functions_with_states(machine)
-    if not described:
+    functions = functions_with_states(machine)
+    if not functions:
         raise ValueError(
             "The model keeps nothing from one call to the next, so that it cannot continue a text. "
             "A decoder has states: the buffers that a PyTorch program changes, or the past and "
             "present of an ONNX model read with states=True."
         )
     found: dict[int, _Program] = {}
-    for name, inputs in described.items():
-        program = _Program(name, tuple(_Input(*it) for it in inputs), _rooms_in(machine, name))
-        names = [it.name for it in program.inputs]
+    for name, described in functions.items():
+        names = [it[0] for it in described.inputs]
         unknown = [it for it in names if it not in (*_TOKENS, *_POSITIONS, *_MASK)]
         if unknown or sum(it in _TOKENS for it in names) != 1:
             raise ValueError(
                 f"The function '{name}' takes {', '.join(names) or 'no inputs'}; supported are one "
                 f"input of tokens, and others of positions or a mask, called {INPUTS}."
             )
+        tensors = [*described.inputs, ("its scores", *described.result)]
         is_open = [
-            n for n, _, sizes in inputs if not all(isinstance(it, int) for it in sizes or "?")
+            n for n, _, sizes in tensors if not all(isinstance(it, int) for it in sizes or "?")
         ]
         if is_open:
             raise ValueError(
                 f"The function '{name}' takes '{is_open[0]}' of open sizes; supported are fixed "
                 "ones: compile a function for each number of tokens."
             )
+        inputs = tuple(_Input(*it) for it in described.inputs)
+        program = _Program(name, inputs, described.result[1][-1], described.room)
         found[program.steps] = program
     if 1 not in found:
         raise ValueError(
@@ -113,16 +118,6 @@ def _scores(session: Session, program: _Program, tokens: Sequence[int], first: i
     found = session[program.name](*(tvm.runtime.tensor(it, session.device) for it in arrays))
     scores: Array = (found if isinstance(found, tvm.runtime.Tensor) else found[0]).numpy()
     return scores
-
-
-def _rooms_in(machine: VirtualMachine, function: str) -> tuple[int, ...]:
-    """Return how many places the states of a function have that are written by position."""
-    name = function_of_states(function)
-    is_remote = machine.module.kind == "rpc"
-    described, *_ = call_remote(machine, name) if is_remote else machine[name]()
-    fields = json.loads(described.numpy().tobytes().decode())
-    positions = [Position(*it) for field in fields for it in field.get("positions", ())]
-    return tuple(it.size - it.most for it in positions)
 
 
 def chosen(
@@ -171,8 +166,6 @@ class Conversation:
 
     def __init__(self, machine: VirtualMachine) -> None:
         self._programs = _programs(machine)
-        with Session(machine) as trial:
-            self._words = _scores(trial, self._programs[1], [0], 0).shape[-1]
         self._session = Session(machine)
         self.length = 0
         rooms = [it.capacity for it in self._programs.values() if it.capacity is not None]
@@ -215,10 +208,11 @@ class Conversation:
             raise ValueError(f"The tokens are {given!r}; they must be a list of numbers.") from None
         if not tokens:
             raise ValueError("There are no tokens; give at least one.")
-        unknown = next((token for token in tokens if not 0 <= token < self._words), None)
+        words = self._programs[1].words
+        unknown = next((token for token in tokens if not 0 <= token < words), None)
         if unknown is not None:
             raise ValueError(
-                f"The token {unknown} is not one of the decoder's, 0 to {self._words - 1}: is its "
+                f"The token {unknown} is not one of the decoder's, 0 to {words - 1}: is its "
                 "tokenizer that of another model?"
             )
         if self.capacity is not None and self.length + len(tokens) > self.capacity:
@@ -299,7 +293,7 @@ class Conversation:
         """Return another conversation with the same text, such as a prompt with several answers."""
         copied = object.__new__(type(self))
         copied._programs, copied._session = self._programs, self._session.copy()
-        copied.length, copied.capacity, copied._words = self.length, self.capacity, self._words
+        copied.length, copied.capacity = self.length, self.capacity
         return copied
 
     def close(self) -> None:

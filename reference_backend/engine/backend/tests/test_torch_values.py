@@ -272,6 +272,7 @@ def test_writes_at_an_index(place):
     def forward(x, j, values):
         return (
             x.index_copy(1, j, values),
+            x.index_copy(-1, j[-1], x[..., :1] + 1),
             x.index_add(1, j, values, alpha=2),
             torch.ops.aten.index_put(x, [None, j], values),
             torch.ops.aten.index_put(x, [None, j], values, True),

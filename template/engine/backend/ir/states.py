@@ -30,7 +30,7 @@ _BUFFERS = "buffers"
 
 FUNCTIONS = f"{BACKEND}_functions_with_states"
 """The function of a library that lists the functions with states: JSON in UTF-8, as a tensor of
-uint8; by name, each input that is no state: its name, type and sizes."""
+uint8; by name, the fields of `Described`."""
 
 
 class Position(NamedTuple):
@@ -173,14 +173,18 @@ def with_buffers(function: relax.Function, buffers: Buffers) -> relax.Function:
 
 
 def require_shared_buffers(mod: tvm.IRModule) -> None:
-    """Refuse a module in which a function has as a constant what another one changes."""
+    """Refuse a module in which a function changes what another one would not see changed."""
     changed: dict[str, str] = {}
+    kept: dict[str, str] = {}
+    replaced: list[tuple[str, str]] = []
     read: list[tuple[str, str]] = []
     for name, function in mod.functions_items():
         attrs = getattr(function, "attrs", None) or {}
         constant, overwritten = json.loads(str(attrs.get(_BUFFERS, "[[], []]")))
         own = {field["name"] for field in fields_of(function)}
         changed |= dict.fromkeys((*own, *overwritten), str(name.name_hint))
+        kept |= dict.fromkeys(own, str(name.name_hint))
+        replaced += [(str(name.name_hint), buffer) for buffer in overwritten if buffer not in own]
         read += [(str(name.name_hint), buffer) for buffer in constant if buffer not in own]
     for function, buffer in read:
         if changed.get(buffer, function) != function:
@@ -189,6 +193,14 @@ def require_shared_buffers(mod: tvm.IRModule) -> None:
                 f"'{changed[buffer]}' changes: it would read its value at the export. Supported "
                 "are buffers that each function that reads them also changes; else return it as a "
                 f"result of '{changed[buffer]}', and pass it to '{function}' as an input."
+            )
+    for function, buffer in replaced:
+        if buffer in kept:
+            raise ValueError(
+                f"The function '{function}' replaces the buffer '{buffer}' without reading it, so "
+                f"that '{kept[buffer]}', which keeps it as a state, would not see the new value. "
+                f"Supported are buffers that each function reads; else return it as a result of "
+                f"'{function}', and write it to the session."
             )
 
 
@@ -231,22 +243,48 @@ Parameter: TypeAlias = "tuple[str, str, tuple[int | str, ...] | None]"
 
 def parameters_of(function: relax.Function) -> list[Parameter]:
     """Return the parameters of a function; the type of what is no tensor is ""."""
-    found: list[Parameter] = []
-    for param in function.params:
-        values = getattr(getattr(param.ty, "shape", None), "values", None)
-        sizes = None if values is None else tuple(map(_size, values))
-        found.append((str(param.name), str(getattr(param.ty, "dtype", None) or ""), sizes))
-    return found
+    return [(str(param.name), *_type_of(param.ty)) for param in function.params]
 
 
-def functions_with_states(machine: VirtualMachine) -> dict[str, list[Parameter]]:
-    """Return the functions of a library that have states; of each, the inputs that are none."""
+def _type_of(ty: relax.Type) -> tuple[str, tuple[int | str, ...] | None]:
+    """Return type and sizes of a tensor; for anything else, an empty name and None."""
+    values = getattr(getattr(ty, "shape", None), "values", None)
+    sizes = None if values is None else tuple(map(_size, values))
+    return str(getattr(ty, "dtype", None) or ""), sizes
+
+
+class Described(NamedTuple):
+    """What a library tells of a function with states.
+
+    `inputs`: those that are no states.
+    `result`: type and sizes of its first result.
+    `room`: at how many places of its states it can begin to write; None if it writes to none.
+    """
+
+    inputs: Sequence[Parameter]
+    result: tuple[str, Sequence[int | str] | None]
+    room: int | None
+
+
+def described(function: relax.Function) -> Described:
+    """Return what a library tells of a function with states."""
+    fields = fields_of(function)
+    kept = {field["parameter"] for field in fields}
+    inputs = [it for it in parameters_of(function) if it[0] not in kept]
+    positions = [Position(*it) for field in fields for it in field.get("positions", ())]
+    room = min((it.size - it.most for it in positions), default=None)
+    first = getattr(function.ret_ty, "fields", [function.ret_ty])[0]
+    return Described(inputs, _type_of(first), room)
+
+
+def functions_with_states(machine: VirtualMachine) -> dict[str, Described]:
+    """Return the functions of a library that have states."""
     try:
         describe = machine[FUNCTIONS]
     except AttributeError:
         return {}
-    found: dict[str, list[Parameter]] = json.loads(describe().numpy().tobytes().decode())
-    return found
+    functions = json.loads(describe().numpy().tobytes().decode())
+    return {name: Described(**fields) for name, fields in functions.items()}
 
 
 def _size(value: object) -> int | str:

@@ -284,6 +284,7 @@ def test_a_decoder_in_cpp_continues_a_text_as_in_python(talks, run_model, tmp_pa
         ),
         ("no.txt", "--prompt takes a number, not 'no.txt'"),
         (",", "--prompt has no tokens"),
+        (f"3,{WORDS}", f"The token {WORDS} is not one of the decoder's, 0 to {WORDS - 1}."),
     ):
         code, printed = run_model(path, "--prompt", given)
         assert (code, words in printed) == (1, True), printed

@@ -383,7 +383,9 @@ def test_a_call_behind_the_end_of_a_state_is_refused_before_it(write, rows):
             f"session {session.id}: the call would write to position {ROWS} of the state 'cache', "
             f"since 'inputs_1' is {source}; the state has {ROWS} positions, from 0." in message
         )
-        for number in (-2 * ROWS, 2**63 - 1, -(2**63)):
+        # PyTorch refuses -1 in these, and takes it as the last place, or as none, in others.
+        last_ones = [-1] if write in (copied, scattered) else []
+        for number in (*last_ones, -2 * ROWS, 2**63 - 1, -(2**63)):
             places = tensor(np.full(rows, number), "int64")
             assert f"since 'inputs_1' is {number}" in refused(
                 lambda places=places: session["main"](tensor(x), places)
@@ -474,6 +476,19 @@ def test_a_function_that_only_reads_what_another_changes_is_refused(write):
     # Alone, and beside functions that leave it, it is a constant.
     partition_for(together(read=mods["read"], same=mods["read"]))
     partition_for(mods["write"])
+
+
+def test_a_function_that_replaces_the_state_of_another_unread_is_refused():
+    memory = torch.zeros(3)
+    mods = {
+        name: read(forward, torch.ones(3), memory=memory)
+        for name, forward in (("set", overwrite), ("count", change))
+    }
+    sentence = "'set' replaces the buffer 'memory' without reading it, so that 'count', which"
+    with pytest.raises(ValueError, match=sentence):
+        partition_for(together(**mods))
+    # What no function reads is nobody's state.
+    partition_for(together(set=mods["set"], same=mods["set"]))
 
 
 def test_a_function_without_states_is_not_called_in_a_session(counter):

@@ -100,7 +100,7 @@ def test_the_last_of_equal_rows_stays_and_rows_outside_are_left_out():
     states = [tvm.runtime.tensor(before) for _ in range(2)]
     _, keys, _ = machine["main"](*tensors(x, [5, ROWS + 3, -1, 5]), *states)
     wanted = before.copy()
-    wanted[0, [ROWS - 1, 5]] = x[0, 2:]
+    wanted[0, 5] = x[0, 3]
     np.testing.assert_array_equal(keys.numpy(), wanted)
 
 

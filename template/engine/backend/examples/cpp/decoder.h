@@ -36,12 +36,16 @@ class Decoder {
     auto bytes = text.cast<ffi::Tensor>();
     ffi::String content(static_cast<const char*>(bytes.data_ptr()),
                         static_cast<size_t>(bytes.numel()));
-    for (const auto& [name, inputs] : json::Parse(content).cast<json::Object>()) {
+    for (const auto& [name, value] : json::Parse(content).cast<json::Object>()) {
+      const auto described = value.cast<json::Object>();
       Program program{name.cast<ffi::String>(), {}, 0};
-      for (const ffi::Any& item : inputs.cast<json::Array>()) {
+      for (const ffi::Any& item : described["inputs"].cast<json::Array>()) {
         Add(&program, item.cast<json::Array>());
       }
       if (program.steps == 0) throw UserError("'" + program.name + "' takes no tokens.");
+      words_ =
+          described["result"].cast<json::Array>()[1].cast<json::Array>().back().cast<int64_t>();
+      if (auto room = described["room"].as<int64_t>()) Limit(*room + program.steps - 1);
       programs_.emplace(program.steps, std::move(program));
     }
     if (programs_.count(1) == 0) {
@@ -52,6 +56,12 @@ class Decoder {
   /*! \brief Adds tokens, in chunks as large as functions take; returns the likeliest next one. */
   int64_t Feed(const std::vector<int64_t>& tokens) {
     const auto count = static_cast<int64_t>(tokens.size());
+    for (int64_t token : tokens) {
+      if (token < 0 || token >= words_) {
+        throw UserError("The token " + std::to_string(token) +
+                        " is not one of the decoder's, 0 to " + std::to_string(words_ - 1) + ".");
+      }
+    }
     if (capacity_ != 0 && length_ + count > capacity_) {
       throw UserError("The text has " + std::to_string(length_) + " tokens, and " +
                       std::to_string(count) + " are to be added; the cache has room for " +
@@ -67,7 +77,7 @@ class Decoder {
     return Likeliest(result);
   }
 
-  /*! \brief Whether nothing can be added; never, where no input tells. */
+  /*! \brief Whether nothing can be added; never, where nothing tells. */
   bool IsFull() const { return length_ == capacity_; }
 
  private:
@@ -107,10 +117,12 @@ class Decoder {
     }
     Input input{role->second, ffi::StringToDLDataType(described[1].cast<ffi::String>()), shape};
     if (input.role == kTokens) program->steps = CountOf(input);
-    if (input.role == kMask) {
-      capacity_ = capacity_ == 0 ? shape.back() : std::min(capacity_, shape.back());
-    }
+    if (input.role == kMask) Limit(shape.back());
     program->inputs.push_back(std::move(input));
+  }
+
+  void Limit(int64_t capacity) {
+    capacity_ = capacity_ == 0 ? capacity : std::min(capacity_, capacity);
   }
 
   static int64_t CountOf(const Input& input) {
@@ -171,8 +183,10 @@ class Decoder {
   Session session_;
   /*! \brief By the number of tokens that they take. */
   std::map<int64_t, Program> programs_;
-  /*! \brief How many tokens the text has, and how many there is room for: 0 if no input tells. */
+  /*! \brief How many tokens the text has, and how many there is room for: 0 if nothing tells. */
   int64_t length_ = 0, capacity_ = 0;
+  /*! \brief The size of the vocabulary. */
+  int64_t words_ = 0;
 };
 
 }  // namespace run_model

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,27 @@ def _axis(op: Call, value: relax.Expr) -> int:
 # ---- Several indices ----------------------------------------------------------------------------
 
 
-class _Indices:
-    """The indices of `index` and `index_put`: a tensor, or None for a whole axis."""
+def _given(op: Call) -> dict[int, torch.fx.Node]:
+    """Return the indices of `index` and `index_put`, which has None for a whole axis."""
+    given = {axis: node for axis, node in enumerate(op["indices"]) if node is not None}
+    if not given:
+        op.refuse("it has no index; supported is one or more")
+    return given
 
-    def __init__(self, op: Call, data: relax.Expr) -> None:
+
+class _Indices:
+    """Indices of several axes, which may count from the end if it says so."""
+
+    def __init__(
+        self,
+        op: Call,
+        data: relax.Expr,
+        by_axis: Mapping[int, torch.fx.Node],
+        from_end: bool = True,
+    ) -> None:
         self._op = op
         self.data = data
-        given = [(axis, node) for axis, node in enumerate(op["indices"]) if node is not None]
-        if not given:
-            op.refuse("it has no index; supported is one or more")
+        given = by_axis.items()
         for _, node in given:
             if node.meta["val"].dtype in (torch.bool, torch.uint8):
                 op.refuse(
@@ -48,7 +60,10 @@ class _Indices:
         self.rank = max(map(len, self.shapes))
         """How many axes the indices have together."""
         sizes = sizes_of(data)
-        self.tensors = [self._positive(node, sizes[axis]) for axis, node in given]
+        self.tensors = [
+            self._positive(node, sizes[axis]) if from_end else op.as_type(node, "int64")
+            for axis, node in given
+        ]
 
     def _positive(self, given: torch.fx.Node, size: Any) -> relax.Expr:
         """Return an index with what counts from the end counted from the front."""
@@ -87,7 +102,7 @@ class _Indices:
 
 
 def _index(op: Call) -> relax.Expr:
-    indices = _Indices(op, op.value("self"))
+    indices = _Indices(op, op.value("self"), _given(op))
     if len(indices.tensors) == 1:
         return relax.op.take(indices.data, indices.tensors[0], axis=indices.axes[0])
     data = permuted(op, indices.data, indices.order())
@@ -99,13 +114,27 @@ def _index_put(op: Call) -> relax.Expr:
     data, dtype = op.value("self"), op.result_type
     if _is_one_at_mask(op):
         return _masked(op, data, dtype)
-    indices = _Indices(op, data)
-    sizes = sizes_of(data)
-    values = op.operand("values", dtype)
+    indices = _Indices(op, data, _given(op))
     if dtype == "bool" and op["accumulate"]:
         op.refuse("accumulate=True of booleans is not supported; supported are numbers")
+    return _put(op, indices, op.operand("values", dtype), bool(op["accumulate"]))
+
+
+def _index_copy(op: Call) -> relax.Expr:
+    """Read what replaces slices, at places that PyTorch refuses to count from the end."""
+    data = op.value("self")
+    _require_axes(op, data)
+    indices = _Indices(op, data, {_axis(op, data): op["index"]}, from_end=False)
+    values = op.operand("source", op.result_type)
+    if not indices.rank:
+        values = op.emit(relax.op.squeeze(values, axis=indices.axes))
+    return _put(op, indices, values, accumulate=False)
+
+
+def _put(op: Call, indices: _Indices, values: relax.Expr, accumulate: bool) -> relax.Expr:
+    data, sizes = indices.data, sizes_of(indices.data)
     shape = indices.fixed_shape()
-    has_one = len(indices.axes) == 1 and len(shape) < 2 and not op["accumulate"]
+    has_one = len(indices.axes) == 1 and len(shape) < 2 and not accumulate
     if has_one and shape in ([], [1]):
         return _replaced(op, data, values, indices)
     selected = [sizes[axis] for axis in indices.rest]
@@ -117,7 +146,7 @@ def _index_put(op: Call) -> relax.Expr:
     index = [op.emit(relax.op.broadcast_to(tensor, shape)) for tensor in indices.tensors]
     stacked = op.emit(relax.op.stack(index, axis=len(shape)))
     moved = permuted(op, data, indices.order())
-    reduction = "add" if op["accumulate"] else "update"
+    reduction = "add" if accumulate else "update"
     result = op.emit(relax.op.scatter_nd(moved, stacked, values, reduction))
     return permuted(op, result, inverse(indices.order()))
 
@@ -398,6 +427,7 @@ def _slice(op: Call) -> relax.Expr:
 RULES: dict[str, Rule] = {
     "aten.index": _index,
     "aten.index_put": _index_put,
+    "aten.index_copy": _index_copy,
     "aten.index_select": _index_select,
     "aten.gather": _gather,
     **dict.fromkeys(("aten.scatter", "aten.scatter_add", "aten.scatter_reduce"), _scatter),

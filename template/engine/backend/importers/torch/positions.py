@@ -48,8 +48,9 @@ def positions_in(
             given = read.range_of(index)
             size = data.meta["val"].shape[axis]
             if given is not None and given.parameter and isinstance(size, int):
+                first = -size if op_name(node) in _FROM_END else 0
                 found[state].append(
-                    Position(given.parameter, given.element, given.least, given.most, size, -size)
+                    Position(given.parameter, given.element, given.least, given.most, size, first)
                 )
     return found
 
@@ -68,6 +69,10 @@ _WRITERS = (
     *("aten.index_put", "aten.index_copy", "aten.index_add", "aten.scatter", "aten.scatter_add"),
     *("aten.slice_scatter", "aten.select_scatter", "aten.where"),
 )
+
+
+_FROM_END = ("aten.index_put", "aten.where")
+"""Those that take places less than 0: from the end, or nowhere."""
 
 
 def _indices(node: torch.fx.Node, read: _Positions) -> Iterator[tuple[int, torch.fx.Node]]:

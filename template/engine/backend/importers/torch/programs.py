@@ -98,6 +98,8 @@ def _decompositions(program: torch.export.ExportedProgram) -> dict[Any, Any]:
     table = torch.export.default_decompositions()
     # PyTorch's parts of it have sizes such as n // (n // 2), on which TVM spends minutes.
     table.pop(torch.ops.aten.pixel_unshuffle.default, None)
+    # As an index_put, it would take places from the end.
+    table.pop(torch.ops.aten.index_copy.default, None)
     quantized_ops = {node.target for node in _nodes(program) if _is_quantized(node)}
     if quantized_ops:
         # Some ops of torchao would be taken apart; they have converters here.
