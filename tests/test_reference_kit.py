@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from npu_scaffold import pages
-from support import IN_ONE_PROCESS, ROOT, copy_tests, run, site_packages
+from support import IN_ONE_PROCESS, ROOT, attempt, copy_tests, run, site_packages
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+HERE = Path(__file__).parent
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_ONNX = importlib.util.find_spec("onnx") is not None
 pytestmark = pytest.mark.slow
@@ -142,6 +143,51 @@ def test_a_driver_that_declines_all_integers_passes_and_says_so(
     assert fuzz["random graphs"] == "passed"
     assert fuzz["integer graphs"] == "declined"
     assert re.search(r"^\d+ declined: this chip has no integers$", out, re.MULTILINE), out
+
+
+STATES = {
+    ("fault", ""): None,
+    # Nor are states copied.
+    ("fault", "copies are errors"): None,
+    # Then a comparison with all places selects.
+    ("lacks", "update"): None,
+    # And then the host does.
+    ("lacks", "update, equal"): None,
+    ("fault", "stale"): "row 0 of the state 'keys' is not what was written",
+    ("fault", "one too far"): "at position 0",
+}
+"""Settings of the driver, and what the suite of states finds."""
+
+PROFILED = """
+import numpy as np
+import tvm_example_npu as backend
+from tvm_example_npu.engine.workbench.conformance.states import CAPACITY, WIDTH, Decoder
+
+states = [np.zeros((CAPACITY, WIDTH), "float32")] * 2
+inputs = np.ones((1, WIDTH), "float32"), np.array([0])
+print(backend.profile(Decoder().machine(), *inputs, *states, function="token"))
+"""
+
+
+def test_a_driver_on_the_kit_updates_states_where_they_are(reference: Path, tmp_path: Path) -> None:
+    include = ROOT / "template/engine/backend/include"
+    library = tmp_path / "libtvm_example_npu_driver.so"
+    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
+    run("c++", *flags, "-I", include, "-o", library, HERE / "states_driver.cc")
+    setting = {"EXAMPLE_NPU_DRIVER_DIR": str(tmp_path), "EXAMPLE_NPU_DRIVER": "vendor"}
+    command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS]
+    command += ["--suite", "states"]
+    for (option, words), failure in STATES.items():
+        given = {**setting, f"EXAMPLE_NPU_{option.upper()}": words}
+        if failure is None:
+            assert "states: 10 passed" in run(*command, cwd=tmp_path, **given)
+            continue
+        done = attempt(*command, "--filter", "to_its_last_row", cwd=tmp_path, **given)
+        assert (done.returncode, failure in done.stdout) == (1, True), done.stdout
+    # Two updates write rows of 64 numbers.
+    found = run(reference, "-c", PROFILED, cwd=tmp_path, **setting)
+    rows = re.findall(r"^relax\.where .* dram [\d,]+ \+ 256 B$", found, re.MULTILINE)
+    assert len(rows) == 2, found
 
 
 def _assert_strict(cases: list[dict[str, Any]]) -> None:

@@ -92,17 +92,12 @@ def _programs(machine: VirtualMachine) -> dict[int, _Program]:
                 f"The function '{name}' takes {', '.join(names) or 'no inputs'}; supported are one "
                 f"input of tokens, and others of positions or a mask, called {INPUTS}."
             )
-        tensors = [*described.inputs, ("its scores", *described.result)]
-        is_open = [
-            n for n, _, sizes in tensors if not all(isinstance(it, int) for it in sizes or "?")
-        ]
-        if is_open:
-            raise ValueError(
-                f"The function '{name}' takes '{is_open[0]}' of open sizes; supported are fixed "
-                "ones: compile a function for each number of tokens."
-            )
-        inputs = tuple(_Input(*it) for it in described.inputs)
-        program = _Program(name, inputs, described.result[1][-1], described.room)
+        inputs = tuple(
+            _Input(tensor, dtype, _fixed(f"takes '{tensor}'", name, sizes))
+            for tensor, dtype, sizes in described.inputs
+        )
+        scores = _fixed("returns scores", name, described.result[1])
+        program = _Program(name, inputs, scores[-1] if scores else 0, described.room)
         found[program.steps] = program
     if 1 not in found:
         raise ValueError(
@@ -110,6 +105,17 @@ def _programs(machine: VirtualMachine) -> dict[int, _Program]:
             "function for one token, too."
         )
     return dict(sorted(found.items(), reverse=True))
+
+
+def _fixed(what: str, function: str, sizes: Sequence[int | str] | None) -> list[int]:
+    """Return sizes that were known when the model was compiled."""
+    fixed = [size for size in sizes or () if isinstance(size, int)]
+    if sizes is None or len(fixed) < len(sizes):
+        raise ValueError(
+            f"The function '{function}' {what} of open sizes; supported are fixed ones: compile a "
+            "function for each number of tokens."
+        )
+    return fixed
 
 
 def _scores(session: Session, program: _Program, tokens: Sequence[int], first: int) -> Array:

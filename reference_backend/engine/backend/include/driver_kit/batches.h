@@ -173,6 +173,9 @@ inline Growth GrowthOf(const Program& program, const Node& node) {
     case Kind::kVendor:
       mixes("is an operation of the vendor's own along");
       break;
+    case Kind::kUpdate:
+      mixes("replaces slices of");
+      break;
   }
   return growth;
 }

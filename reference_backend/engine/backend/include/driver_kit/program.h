@@ -213,6 +213,10 @@ enum class Kind : int32_t {
   /*! \brief An operation of the vendor's own, which `Program::NameOf` names; see
    *  Builder::AddVendorNode. */
   kVendor = 17,
+  /*! \brief Inputs: data, value and positions. An npu_update, only for drivers with `updates`. The
+   *  memory of the result may be that of the data (Program::states): then only slices are written.
+   */
+  kUpdate = 18,
 };
 
 /*! \brief Of each kind: its name in messages and listings, and the inputs that it always has. */
@@ -238,7 +242,8 @@ inline constexpr KindInfo kKinds[] = {{"matmul", 2},
                                       {"softmax", 1},
                                       {"resize", 1},
                                       {"transposed_convolution", 2},
-                                      {"vendor", 0}};
+                                      {"vendor", 0},
+                                      {"update", 3}};
 constexpr int32_t kKindCount = sizeof(kKinds) / sizeof(kKinds[0]);
 
 /*! \brief Whether quantized tensors may have this type. */
@@ -286,6 +291,7 @@ struct Node {
     npu_softmax softmax;
     npu_resize resize;
     npu_transposed_convolution transposed_convolution;
+    npu_update update;
     /*! \brief A struct of the vendor's; see SetAttributes. */
     unsigned char vendor[kVendorBytes];
   };
@@ -346,6 +352,12 @@ inline std::string NameOf(const Node& node) {
 constexpr size_t kAlignment = 64;
 inline size_t Aligned(size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
+/*! \brief A state that a kUpdate replaces slices of: its value before a call, which is an input,
+ *  and after it, which is an output. They have one memory. */
+struct State {
+  int32_t before, after;
+};
+
 /*! \brief The data that the build half passes to the run half. */
 struct Program {
   /*! \brief The values of the driver's options. */
@@ -379,6 +391,8 @@ struct Program {
   std::vector<Samples> samples = {};
   /*! \brief Where `Warn` writes; NULL: nowhere. */
   std::vector<std::string>* warnings = nullptr;
+  /*! \brief Only for drivers with `updates`. */
+  std::vector<State> states = {};
 
   /*! \brief Tells users a sentence about the program, such as a warning of the SDK; the label of an
    *  operation in it says which one. For `Driver::compile`. */
@@ -486,6 +500,9 @@ inline std::vector<uint8_t> Serialize(const Program& program) {
   }
   for (const auto& [value, name] : program.names) {
     options += "name " + std::to_string(value) + ' ' + name + '\0';
+  }
+  for (const State& state : program.states) {
+    options += "state " + std::to_string(state.before) + ' ' + std::to_string(state.after) + '\0';
   }
   options.resize(Aligned(options.size()));
   ProgramHeader header = {};
@@ -634,6 +651,19 @@ inline bool IsSane(const Node& node, const Program& program) {
              program.At(node.inputs[1]).rank == rank && node.transposed_convolution.groups >= 1;
     case Kind::kVendor:
       return program.names.count(node.out) != 0;
+    case Kind::kUpdate: {
+      const Value &data = program.At(node.inputs[0]), &out = program.At(node.out);
+      const Value &value = program.At(node.inputs[1]), &positions = program.At(node.inputs[2]);
+      const int32_t axis = node.update.axis;
+      if (axis < 0 || axis >= rank || DimsOf(data) != DimsOf(out) || value.rank != rank) {
+        return false;
+      }
+      for (int32_t i = 0; i < rank; ++i) {
+        if (value.dims[i] != (i == axis ? CountOf(positions) : data.dims[i])) return false;
+      }
+      return data.dtype == out.dtype && value.dtype == out.dtype &&
+             (positions.dtype == NPU_INT32 || positions.dtype == NPU_INT64);
+    }
     case Kind::kLookup:
       return CountOf(program.At(node.inputs[1])) == 256 &&
              ElementSize(program.At(node.inputs[0]).dtype) == 1 &&
@@ -672,13 +702,19 @@ inline bool ReadScales(const std::string& text, Program* program) {
 /*! \brief Reads a text that Serialize writes for what a node has behind its own fields. */
 inline bool ReadMore(const std::string& text, Program* program) {
   const auto is = [&text](const char* word) { return text.rfind(word, 0) == 0; };
-  if (!is("inputs ") && !is("name ")) return ReadScales(text, program);
+  if (!is("inputs ") && !is("name ") && !is("state ")) return ReadScales(text, program);
   char* at = nullptr;
   const long long out = std::strtoll(text.c_str() + text.find(' '), &at, 10);
   const auto count = static_cast<long long>(program->values.size());
   if (out < 0 || out >= count || *at != ' ') return false;
   const auto value = static_cast<int32_t>(out);
   if (is("name ")) return program->names.emplace(value, at + 1).second;
+  if (is("state ")) {
+    const long long after = std::strtoll(at, &at, 10);
+    if (after < 0 || after >= count || *at != '\0') return false;
+    program->states.push_back({value, static_cast<int32_t>(after)});
+    return true;
+  }
   std::vector<int32_t> inputs;
   while (*at == ' ') {
     const char* from = at;
@@ -687,6 +723,29 @@ inline bool ReadMore(const std::string& text, Program* program) {
     inputs.push_back(static_cast<int32_t>(input));
   }
   return *at == '\0' && program->more_inputs.emplace(value, std::move(inputs)).second;
+}
+
+/*! \brief Whether a state may have one memory before and after a call: its kUpdate alone reads the
+ *  input, and one output stores its result. */
+inline bool CanShare(const State& state, const Program& program) {
+  const Value& before = program.At(state.before);
+  if (before.source != Source::kInput || before.groups != 0) return false;
+  const auto is_before = [&](int32_t id) {
+    const Value& value = program.At(id);
+    return value.source == Source::kInput && value.place == before.place;
+  };
+  int64_t readers = 0, updates = 0, stores = 0;
+  for (const Node& node : program.nodes) {
+    for (int32_t id : program.InputsOf(node)) readers += is_before(id) ? 1 : 0;
+    const bool is_it = node.kind == Kind::kUpdate && node.out == state.after;
+    updates += is_it && node.inputs[0] == state.before ? 1 : 0;
+  }
+  for (const Value& output : program.outputs) {
+    const auto id = static_cast<int32_t>(output.place);
+    readers += is_before(id) ? 1 : 0;
+    stores += id == state.after ? 1 : 0;
+  }
+  return readers == 1 && updates == 1 && stores == 1;
 }
 
 /*! \brief Reads a program, which points into the bytes. Refuses what is corrupt. */
@@ -797,6 +856,7 @@ inline Program Parse(const uint8_t* bytes, size_t size) {
     require(BytesOf(output) == BytesOf(value));
     require(!is_opaque || value.source != Source::kConstant);
   }
+  for (const State& state : program.states) require(CanShare(state, program));
   return program;
 }
 

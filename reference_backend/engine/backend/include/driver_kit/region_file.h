@@ -231,6 +231,9 @@ inline Fields AttributesOf(const Program& program, const Node& node) {
       fields.emplace_back("bytes", ListText(bytes.data(), static_cast<int32_t>(bytes.size())));
       break;
     }
+    case Kind::kUpdate:
+      add("axis", node.update.axis);
+      break;
     case Kind::kReshape:
     case Kind::kLookup:
       break;

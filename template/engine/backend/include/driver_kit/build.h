@@ -83,6 +83,8 @@ struct Driver {
    *  made for its bound; in a call with less the kit repeats rows of the inputs, and takes those of
    *  the outputs that were asked for. Nodes that mix rows are declined (driver_kit/batches.h). */
   bool symbols = false;
+  /*! \brief Whether `reason` knows kUpdate, and graphs run it in one memory (Program::states). */
+  bool updates = false;
 };
 
 /*! \brief A tensor of the builder. */
@@ -1177,6 +1179,11 @@ struct Builder {
     AddAlone(Kind::kLookup, &Node::lookup, *op, &npu_lookup::data, &npu_lookup::table);
   }
 
+  void Add(const npu_update* op) {
+    AddAlone(Kind::kUpdate, &Node::update, *op, &npu_update::data, &npu_update::value,
+             &npu_update::positions);
+  }
+
   // ---- Inputs, outputs, bytes ----
 
   npu_tensor AddInput(const npu_tensor_desc* desc) {
@@ -1202,6 +1209,14 @@ struct Builder {
     port.groups = program.At(static_cast<int32_t>(port.place)).groups;
     RequireGroups(At(id).port, &port);
     program.outputs.push_back(port);
+  }
+
+  /*! \brief Gives a state and its next value one memory; returns whether it can. */
+  bool AddState(npu_tensor input, npu_tensor output) {
+    const State state = {At(input).value, At(output).value};
+    if (state.before < 0 || state.after < 0 || !CanShare(state, program)) return false;
+    program.states.push_back(state);
+    return true;
   }
 
   /*! \brief Which values nodes read. */
@@ -1429,6 +1444,12 @@ npu_build_api BuildTable() {
   api.add_softmax = AddOp<npu_softmax>;
   api.add_resize = AddOp<npu_resize>;
   api.add_transposed_convolution = AddOp<npu_transposed_convolution>;
+  if (kDriver.updates) {
+    api.add_update = AddOp<npu_update>;
+    api.add_state = [](npu_builder* builder, npu_tensor input, npu_tensor output, int32_t* shared) {
+      return Try(&builder->error, [&] { *shared = builder->AddState(input, output) ? 1 : 0; });
+    };
+  }
   if (kDriver.integers) {
     api.add_lookup = AddOp<npu_lookup>;
     api.integers = 1;
