@@ -11,6 +11,7 @@ integers are exact, for those in int8. Each runs here, after export in a process
 and behind an RPC server.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -119,13 +120,17 @@ def result_of(executable: Any, inputs: Sequence[np.ndarray]) -> np.ndarray:
 
 def over_rpc(port: int, library: Path, inputs: Sequence[np.ndarray]) -> np.ndarray:
     """Run an exported library behind a server."""
-    session = rpc.connect("127.0.0.1", port)
+    session = rpc.connect("127.0.0.1", port, session_timeout=120)
     session.upload(str(library))
     device = session.cpu()
     machine = relax.VirtualMachine(session.load_module(library.name), device)
     machine.set_input("main", *(tvm.runtime.tensor(array, device) for array in inputs))
     machine.invoke_stateful("main")
-    return numpy_of(machine.get_outputs("main"))
+    found = numpy_of(machine.get_outputs("main"))
+    # The server has one session at a time, which ends with the last object of it.
+    del machine, device, session
+    gc.collect()
+    return found
 
 
 def without_compiler(libraries: Sequence[Path]) -> list[np.ndarray]:

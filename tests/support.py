@@ -107,6 +107,10 @@ def answers(project: Path) -> dict[str, Any]:
     return remembered
 
 
+HANGS = 2400.0
+"""After how many seconds a command is a failure; the longest takes a quarter of an hour."""
+
+
 def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
     """Run a command that must succeed; if it fails, the message contains its output."""
     done = attempt(*command, cwd=cwd, **environment)
@@ -133,6 +137,7 @@ def attempt(
         env={**clean, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        timeout=HANGS,
         text=True,
         check=False,
     )
