@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,15 @@ def test_each_benchmark_runs_with_its_peers(
         assert ("   llvm " in line) == benchmark.get("host", True)
         assert ("   torch " in line) == (HAS_TORCH and "torch" in benchmark)
         assert ("   onnxruntime " in line) == (HAS_ONNX_RUNTIME and "onnx" in benchmark)
+
+
+@pytest.mark.skipif(not (HAS_TORCH and HAS_ONNX_RUNTIME), reason="needs onnxruntime and torch")
+def test_a_token_takes_as_long_as_the_benchmark_says(reference: Path) -> None:
+    script = ROOT / "reference_backend/engine/workbench/benchmarks/tokens.py"
+    output = run(reference, script, "--once")
+    # Which compares the logits, too.
+    assert len(re.findall(r"bits, a cache of \d+ .* ms   onnxruntime .* ms", output)) == 6, output
+    assert output.count("   torch ") == 2, output
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: pip install torch")
