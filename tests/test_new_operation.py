@@ -136,8 +136,8 @@ EDITS = {
         )
     ],
     f"{KIT}/program.h": [
-        ("  kVendor = 17,\n", "  kVendor = 17,\n  kReverse = 18,\n"),
-        ('{"vendor", 0}', '{"vendor", 0}, {"reverse", 1}'),
+        ("  kUpdate = 18,\n", "  kUpdate = 18,\n  kReverse = 19,\n"),
+        ('{"update", 3}', '{"update", 3}, {"reverse", 1}'),
         (
             "    Quantization quantization;\n",
             "    Quantization quantization;\n    npu_reverse reverse;\n",
@@ -147,6 +147,15 @@ EDITS = {
             "    case Kind::kReverse:\n"
             "      return node.reverse.axis >= 0 && node.reverse.axis < rank && out_rank == rank;\n"
             "    case Kind::kReshape:\n",
+        ),
+    ],
+    f"{KIT}/region_file.h": [
+        (
+            "    case Kind::kUpdate:\n",
+            "    case Kind::kReverse:\n"
+            '      add("axis", node.reverse.axis);\n'
+            "      break;\n"
+            "    case Kind::kUpdate:\n",
         ),
     ],
     f"{KIT}/build.h": [
@@ -253,6 +262,7 @@ def test_codegen_emits_it_and_the_emulator_computes_it(
 
 USES = """
 #include "driver_kit/build.h"
+#include "driver_kit/region_file.h"
 #include "driver_kit/run.h"
 using npu::kit::Kind;
 std::string Reason(const npu::kit::Program&, const npu::kit::Node& node) {

@@ -22,8 +22,9 @@ def rows(title):
 
 
 def fields_of(name):
-    tree = ast.parse((ENGINE / "backend/report/report.py").read_text())
-    (found,) = (item for item in tree.body if getattr(item, "name", "") == name)
+    modules = (ENGINE / f"backend/report/{module}.py" for module in ("report", "region"))
+    items = (item for module in modules for item in ast.parse(module.read_text()).body)
+    (found,) = (item for item in items if getattr(item, "name", "") == name)
     return [item.target.id for item in found.body if isinstance(item, ast.AnnAssign)]
 
 

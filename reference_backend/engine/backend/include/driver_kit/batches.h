@@ -173,8 +173,8 @@ inline Growth GrowthOf(const Program& program, const Node& node) {
     case Kind::kVendor:
       mixes("is an operation of the vendor's own along");
       break;
-    case Kind::kUpdate:
-      mixes("replaces slices of");
+    default:
+      mixes("may mix rows of");
       break;
   }
   return growth;
