@@ -153,10 +153,11 @@ STATES = {
     ("lacks", "update"): None,
     # And then the host does.
     ("lacks", "update, equal"): None,
-    ("fault", "stale"): "row 0 of the state 'keys' is not what was written",
-    ("fault", "one too far"): "at position 0",
+    ("fault", "stale"): "a_cache_is_filled_to_its_last_row",
+    ("fault", "one too far"): "a_cache_is_filled_to_its_last_row",
+    ("fault", "weights of another program"): "models_in_turn_have_their_own_weights",
 }
-"""Settings of the driver, and what the suite of states finds."""
+"""Settings of the driver, and the case of the suite of states that then fails."""
 
 PROFILED = """
 import numpy as np
@@ -177,17 +178,94 @@ def test_a_driver_on_the_kit_updates_states_where_they_are(reference: Path, tmp_
     setting = {"EXAMPLE_NPU_DRIVER_DIR": str(tmp_path), "EXAMPLE_NPU_DRIVER": "vendor"}
     command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS]
     command += ["--suite", "states"]
-    for (option, words), failure in STATES.items():
+    for (option, words), failed in STATES.items():
         given = {**setting, f"EXAMPLE_NPU_{option.upper()}": words}
-        if failure is None:
+        if failed is None:
             assert "states: 10 passed" in run(*command, cwd=tmp_path, **given)
             continue
-        done = attempt(*command, "--filter", "to_its_last_row", cwd=tmp_path, **given)
-        assert (done.returncode, failure in done.stdout) == (1, True), done.stdout
+        subjects = ("--filter", "to_its_last_row", "--filter", "their_own_weights")
+        done = attempt(*command, *subjects, cwd=tmp_path, **given)
+        found = f"FAILED states/{failed}: " in done.stdout
+        assert (done.returncode, found) == (1, True), done.stdout
     # Two updates write rows of 64 numbers.
-    found = run(reference, "-c", PROFILED, cwd=tmp_path, **setting)
-    rows = re.findall(r"^relax\.where .* dram [\d,]+ \+ 256 B$", found, re.MULTILINE)
-    assert len(rows) == 2, found
+    profile = run(reference, "-c", PROFILED, cwd=tmp_path, **setting)
+    rows = re.findall(r"^relax\.where .* dram [\d,]+ \+ 256 B$", profile, re.MULTILINE)
+    assert len(rows) == 2, profile
+
+
+FORGED = """
+#include <cstdio>
+
+#include "driver_kit/program.h"
+using namespace npu::kit;
+
+Value Of(Source source, npu_dtype dtype, const Dims& dims, int64_t place) {
+  Value value = {};
+  value.source = source;
+  value.dtype = dtype;
+  value.rank = static_cast<int32_t>(dims.size());
+  std::copy(dims.begin(), dims.end(), value.dims);
+  value.place = place;
+  return value;
+}
+
+/* An update of a state, and an input that is none. */
+Program Make() {
+  Program program;
+  program.inputs = {Of(Source::kInput, NPU_FLOAT32, {4, 2}, 0),
+                    Of(Source::kInput, NPU_FLOAT32, {1, 2}, 1),
+                    Of(Source::kInput, NPU_INT64, {1}, 2),
+                    Of(Source::kInput, NPU_FLOAT32, {4, 2}, 3)};
+  program.values = program.inputs;
+  program.values.push_back(Of(Source::kNode, NPU_FLOAT32, {4, 2}, 0));
+  program.outputs = {Of(Source::kNode, NPU_FLOAT32, {4, 2}, 4)};
+  Node node = MakeNode(Kind::kUpdate);
+  for (int32_t i = 0; i < 3; ++i) node.inputs[i] = i;
+  node.out = 4;
+  program.nodes = {node};
+  program.labels = {""};
+  program.states = {{0, 4}};
+  return program;
+}
+
+bool IsRead(const Program& program) {
+  const std::vector<uint8_t> bytes = Serialize(program);
+  try {
+    const Program read = Parse(bytes.data(), bytes.size());
+    return read.states.size() == program.states.size();
+  } catch (const Failure& failure) {
+    return false;
+  }
+}
+
+int main() {
+  if (!IsRead(Make())) return 1;
+  for (const State& state : {State{3, 4}, State{1, 4}, State{4, 4}, State{0, 0}, State{0, 3},
+                             State{0, 99}, State{-1, 4}}) {
+    Program forged = Make();
+    forged.states = {state};
+    if (IsRead(forged)) return 2;
+  }
+  Program stored = Make();
+  stored.outputs.push_back(Of(Source::kNode, NPU_FLOAT32, {4, 2}, 0));
+  if (IsRead(stored)) return 3;
+  Program twice = Make();
+  twice.outputs.push_back(twice.outputs[0]);
+  if (IsRead(twice)) return 4;
+  Program shifted = Make();
+  shifted.nodes[0].update.axis = 1;
+  if (IsRead(shifted)) return 5;
+  std::puts("refused");
+}
+"""
+
+
+def test_forged_states_of_the_driver_kit_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "forged.cc").write_text(FORGED)
+    include = ROOT / "template/engine/backend/include"
+    flags = ("-std=c++17", "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover")
+    run("c++", *flags, "-I", include, "-o", tmp_path / "forged", tmp_path / "forged.cc")
+    assert run(tmp_path / "forged") == "refused\n"
 
 
 def _assert_strict(cases: list[dict[str, Any]]) -> None:

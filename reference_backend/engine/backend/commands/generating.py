@@ -88,6 +88,8 @@ def _machine(arguments: argparse.Namespace, steps: Steps) -> VirtualMachine:
         refuse_settings(arguments, where, **others)
         steps.begin(f"loading {path}")
         return load_machine(path)
+    for program in (path, *arguments.more):
+        _require_sizes_of(program, arguments)
     needs_compiler(f"{path}, which is not compiled yet,")
     from ..models.decoders import read_decoder
     from ..regions.partition import compile_partitioned, partition_for
@@ -116,6 +118,18 @@ def _machine(arguments: argparse.Namespace, steps: Steps) -> VirtualMachine:
         with writing(arguments.output) as unfinished:
             executable.export_library(str(unfinished))
     return VirtualMachine(executable, tvm.cpu())
+
+
+def _require_sizes_of(path: Path, arguments: argparse.Namespace) -> None:
+    """Refuse sizes for a program that has its own."""
+    if path.suffix.lower() == ".onnx":
+        return
+    for name, default in {"chunks": CHUNKS, "capacity": CAPACITY, "shape": []}.items():
+        if getattr(arguments, name) != default:
+            raise Problem(
+                f"--{name} is for .onnx files, and {path} has sizes of its own; export it with "
+                "others, and give a program for each number of tokens."
+            )
 
 
 def _tokenizer(path: Path | None) -> Tokenizer | None:

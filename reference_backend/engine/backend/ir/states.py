@@ -33,6 +33,10 @@ FUNCTIONS = f"{BACKEND}_functions_with_states"
 uint8; by name, the fields of `Described`."""
 
 
+class NoStates(ValueError):
+    """A model that was to have states keeps nothing."""
+
+
 class Position(NamedTuple):
     """Where a function writes to a state: at numbers of a parameter, an input or a state.
 
@@ -89,16 +93,45 @@ def states(model: tvm.IRModule | VirtualMachine, function: str = "main") -> tupl
     -------
     states
         In the order of parameters and of results; none if the model keeps nothing.
+
+    Raises
+    ------
+    ValueError
+        The machine has no such function.
+    TypeError
+        The model is neither a module nor a machine.
     """
-    if not isinstance(model, VirtualMachine):
+    if hasattr(model, "functions_items"):
         text, *tensors = declared_in(model[function]) or ("[]",)
         return _states(str(text), tensors)
+    require_machine(model)
     try:
         declare = model[function_of_states(function)]
     except AttributeError:
+        _require_function(model, function)
         return ()
     encoded, *tensors = declare()
     return _states(encoded.numpy().tobytes().decode(), tensors)
+
+
+def require_machine(machine: object) -> None:
+    """Refuse what a model was compiled to: a machine runs it."""
+    if not isinstance(machine, VirtualMachine):
+        raise TypeError(
+            f"A machine is needed, and this is {type(machine).__name__}: pass "
+            "tvm.runtime.vm.VirtualMachine(compiled, tvm.cpu()), where `compiled` is what the "
+            "backend or load_module returned."
+        )
+
+
+def _require_function(machine: VirtualMachine, function: str) -> None:
+    try:
+        machine[function]
+    except AttributeError:
+        known = ", ".join(functions_with_states(machine)) or "none"
+        raise ValueError(
+            f"The machine has no function '{function}'; functions with states are: {known}."
+        ) from None
 
 
 def _states(text: str, tensors: Sequence[tvm.runtime.Tensor]) -> tuple[State, ...]:
@@ -279,6 +312,7 @@ def described(function: relax.Function) -> Described:
 
 def functions_with_states(machine: VirtualMachine) -> dict[str, Described]:
     """Return the functions of a library that have states."""
+    require_machine(machine)
     try:
         describe = machine[FUNCTIONS]
     except AttributeError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tvm
 
-from ..ir.states import declared_in
+from ..ir.states import NoStates, declared_in
 from ..shared.problem import Problem
 from .reading import ModelFile, Shapes, main_of, read_model, with_bfloat16
 
@@ -37,14 +37,7 @@ def read_decoder(
         if bfloat16:
             file = with_bfloat16(file, bfloat16)
         for chunk in chunks if is_onnx else (0,):
-            mod = (_with_states(file, chunk, capacity) if is_onnx else file).imported({})
-            function = main_of(mod)
-            if not declared_in(function):
-                raise Problem(
-                    f"{path} keeps nothing from one call to the next, so that it cannot continue a "
-                    "text: export the decoder with its cache, as a buffer that the program changes "
-                    "(.pt2), or as past and present (.onnx)."
-                )
+            function = _function_of(_with_states(file, chunk, capacity) if is_onnx else file)
             name = f"{path.stem}_{chunk}" if is_onnx else path.stem
             name = "".join(letter if letter.isalnum() else "_" for letter in name)
             if name in functions:
@@ -54,6 +47,22 @@ def read_decoder(
                 )
             functions[name] = function.with_attr("global_symbol", name)
     return tvm.IRModule(functions)
+
+
+def _function_of(file: ModelFile) -> tvm.relax.Function:
+    try:
+        function = main_of(file.imported({}))
+    except Problem as problem:
+        if not isinstance(problem.__cause__, NoStates):
+            raise
+        function = None
+    if function is None or not declared_in(function):
+        raise Problem(
+            f"{file.path} keeps nothing from one call to the next, so that it cannot continue a "
+            "text: export the decoder with its cache, as a buffer that the program changes "
+            "(.pt2), or as past and present (.onnx)."
+        )
+    return function
 
 
 def _with_states(file: ModelFile, chunk: int, capacity: int) -> ModelFile:

@@ -13,6 +13,7 @@ import backend
 from backend.engine.backend.models import generation
 from backend.engine.backend.models.decoders import read_decoder
 from backend.engine.backend.verification.originals import original_of
+from onnx_node import one_node
 from support import compile_for, needs_library, run_command
 from test_onnx_states import CACHES, CAPACITY, SHARED, SIZE, WORDS, decoder
 
@@ -248,11 +249,24 @@ def test_programs_of_pytorch_are_a_decoder(tmp_path):
     assert (code, out.count(",")) == (0, CAPACITY - len(prompt)), errors
     code, _, errors = run_command("generate", *paths, "--prompt", ",".join(["1"] * 21))
     assert (code, "0 tokens, and 21 are to be added" in errors) == (1, True), errors
+    for option, value in (("--capacity", 30), ("--chunks", "1,4"), ("--shape", "input_ids=1,2")):
+        code, _, errors = run_command("generate", *paths, "--prompt", PROMPT, option, value)
+        sentence = f"{option} is for .onnx files, and {paths[0]} has sizes of its own; export it"
+        assert (code, sentence in errors) == (1, True), errors
     other = tmp_path / "other"
     other.mkdir()
     twice = shutil.copy(paths[0], other)
     code, _, errors = run_command("generate", *paths, twice, "--prompt", PROMPT)
     assert (code, "give it another file name" in errors) == (1, True), errors
+
+
+def test_an_onnx_file_without_a_past_is_no_decoder(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    model, _ = one_node("Relu", ("x",), {"x": np.ones((1, 3), "float32")})
+    onnx.save(model, tmp_path / "network.onnx")
+    code, out, errors = run_command("generate", tmp_path / "network.onnx", "--prompt", PROMPT)
+    assert (code, out) == (1, "")
+    assert "keeps nothing from one call to the next, so that it cannot continue a text" in errors
 
 
 def test_models_that_are_no_decoders_are_refused(tmp_path):

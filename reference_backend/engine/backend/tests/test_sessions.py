@@ -497,6 +497,18 @@ def test_a_function_without_states_is_not_called_in_a_session(counter):
         session["other"]
 
 
+def test_only_functions_of_machines_have_states(counter):
+    with pytest.raises(
+        ValueError, match=r"has no function 'typo'; functions with states are: main"
+    ):
+        backend.states(counter, "typo")
+    compiled = compile_for(read(lambda network, x: x + 1, torch.ones(3)))
+    for take in (backend.states, backend.Session, backend.Conversation):
+        with pytest.raises(TypeError, match=r"A machine is needed, and this is \w+: pass tvm.run"):
+            take(compiled)
+    assert backend.states(VirtualMachine(compiled, tvm.cpu())) == ()
+
+
 def test_models_without_states_have_no_functions_for_them():
     mod = partition_for(read(lambda network, x: x + 1, torch.ones(3)))
     assert not [name for name in mod.functions if "session" in str(name.name_hint)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tvm
 
-from ..ir.states import function_of_sessions, in_session
+from ..ir.states import function_of_sessions, in_session, require_machine
 from ..shared.aliases import Array
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Session:
     """
 
     def __init__(self, machine: VirtualMachine) -> None:
+        require_machine(machine)
         self._start(machine, _function(machine, "open")())
 
     def _start(self, machine: VirtualMachine, number: int) -> None:

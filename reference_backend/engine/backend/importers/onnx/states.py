@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 from onnx import GraphProto, ModelProto, helper, numpy_helper
 
-from ...ir.states import Position, declare
+from ...ir.states import NoStates, Position, declare
 from ..declared import Declared
 from ..sizes import sizes_of
 from .graph import value_of
@@ -39,7 +39,7 @@ def pairs_of(graph: GraphProto, asked: bool | Mapping[str, str]) -> Mapping[str,
     if not isinstance(asked, Mapping):
         pairs = _told(graph, inputs, results) if asked else {}
         if asked and not pairs:
-            raise ValueError(
+            raise NoStates(
                 "no node of the model tells of a state: none has an input of the model as its "
                 "past, and a result of the model as its present. Name the states: "
                 "states={input: result, ...}"
