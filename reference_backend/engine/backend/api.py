@@ -10,6 +10,7 @@ from .importers import from_onnx as from_onnx
 from .ir.calls import attributes_of as attributes_of
 from .ir.states import Position as Position
 from .ir.states import declare as declare
+from .ir.states import states as states
 from .libraries._library import versions as versions
 from .libraries.asking import listening as listening
 from .libraries.asking import ops_of as ops_of

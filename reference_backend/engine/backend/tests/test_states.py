@@ -73,6 +73,21 @@ def test_a_buffer_that_changes_is_a_parameter_and_a_result():
     assert backend.states(read(lambda network, x: x * network.state, state=ONES)) == ()
 
 
+def test_what_the_network_does_later_does_not_reach_the_module():
+    def forward(network, x):
+        network.state.add_(network.weight * x)
+        return network.state * 1.0
+
+    network = Network(forward, state=torch.arange(3.0), weight=torch.full((3,), 2.0))
+    mod = backend.from_exported_program(torch.export.export(network, (ONES,)))
+    network(ONES)
+    network.weight.fill_(5)
+    (state,) = backend.states(mod)
+    np.testing.assert_array_equal(state.initial, [0, 1, 2])
+    _, after = run_on_host(mod, "main", [ONES.numpy(), state.initial])
+    np.testing.assert_array_equal(after, [2, 3, 4])
+
+
 def test_names_of_python_stay():
     class Named(Network):
         def forward(self, input):

@@ -63,6 +63,7 @@ MODELS: dict[str, Expected] = {
     "torch-encoder": WHOLE,
     "torch-bert": WHOLE,
     "torch-gpt": WHOLE,
+    "torch-decoder": WHOLE,
     "torch-lstm": WHOLE,
     "torch-gru": WHOLE,
     "torch-detector": WHOLE,

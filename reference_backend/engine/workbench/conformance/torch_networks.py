@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -337,6 +338,56 @@ class Gpt(nn.Module):  # type: ignore[misc]
         return self.head(self.norm(x)), torch.stack(present)
 
 
+class DecoderLayer(nn.Module):  # type: ignore[misc]
+    """Attention to a cache of a fixed size, which each call adds rows to, in shared heads."""
+
+    def __init__(self, width: int, heads: int, shared: int, room: int) -> None:
+        super().__init__()
+        self.heads, self.shared, size = heads, shared, width // heads
+        self.norm1, self.norm2 = nn.RMSNorm(width, eps=1e-6), nn.RMSNorm(width, eps=1e-6)
+        self.attend = nn.Linear(width, (heads + 2 * shared) * size, bias=False)
+        self.project = nn.Linear(width, width, bias=False)
+        self.gate, self.expand = (nn.Linear(width, 2 * width, bias=False) for _ in range(2))
+        self.contract = nn.Linear(2 * width, width, bias=False)
+        # As after a prompt: an empty one would hide mistakes.
+        self.register_buffer("keys", torch.randn(1, shared, room, size))
+        self.register_buffer("values", torch.randn(1, shared, room, size))
+
+    def forward(self, x: Tensor, places: Tensor, mask: Tensor) -> Tensor:
+        """Embeddings (1, length, width), kept."""
+        length, size = x.shape[1], x.shape[2] // self.heads
+        rows = self.attend(self.norm1(x)).view(1, length, -1, size).transpose(1, 2)
+        query, key, value = rows.split([self.heads, self.shared, self.shared], 1)
+        self.keys.index_copy_(2, places, key)
+        self.values.index_copy_(2, places, value)
+        mixed = functional.scaled_dot_product_attention(
+            query, self.keys, self.values, attn_mask=mask, enable_gqa=True
+        )
+        x = x + self.project(mixed.transpose(1, 2).reshape(x.shape))
+        y = self.norm2(x)
+        return x + self.contract(functional.silu(self.gate(y)) * self.expand(y))
+
+
+class Decoder(nn.Module):  # type: ignore[misc]
+    """Some new tokens of a text, with keys and values of those before them as states."""
+
+    def __init__(self, width: int = 32, layers: int = 2, words: int = 50, room: int = 12) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(words, width), nn.Embedding(room, width)
+        self.layers = nn.ModuleList(DecoderLayer(width, 4, 2, room) for _ in range(layers))
+        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.head = nn.Linear(width, words, bias=False)
+        self.room = room
+
+    def forward(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """Integers (1, length) and where they are in the text (length,) to scores of the last."""
+        x = self.words(tokens) + self.positions(places)
+        mask = torch.arange(self.room)[None] <= places[:, None]
+        for layer in self.layers:
+            x = layer(x, places, mask)
+        return self.head(self.norm(x[:, -1]))
+
+
 # ---- Sequences ----------------------------------------------------------------------------------
 
 
@@ -386,6 +437,10 @@ def _tokens_and_past() -> Sequence[Tensor]:
     return [torch.randint(0, 50, (1, 3)), torch.randn(2, 2, 1, 4, 5, 8)]
 
 
+def _tokens_and_places() -> Sequence[Tensor]:
+    return [torch.randint(0, 50, (1, 3)), torch.arange(6, 9)]
+
+
 def _sequence() -> Sequence[Tensor]:
     return [torch.randn(2, 5, 6)]
 
@@ -397,6 +452,7 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], Callable[[], Sequence[Tensor]]]]
     "encoder": (Encoder, lambda: [torch.randn(2, 8, 64)]),
     "bert": (Bert, _sentences),
     "gpt": (Gpt, _tokens_and_past),
+    "decoder": (Decoder, _tokens_and_places),
     "lstm": (lambda: Recurrent(nn.LSTM), _sequence),
     "gru": (lambda: Recurrent(nn.GRU), _sequence),
     "detector": (Detector, _image(32)),
@@ -414,11 +470,17 @@ def export(name: str) -> tuple[tvm.IRModule, list[Array], list[Array]]:
 def read(
     program: torch.export.ExportedProgram, inputs: Sequence[Tensor], network: nn.Module
 ) -> tuple[tvm.IRModule, list[Array], list[Array]]:
-    """Read a program with TVM's importer; also return the inputs, and the network's results."""
-    from ...backend.api import from_exported_program
+    """Read a program with TVM's importer; also return the inputs, and the network's results.
 
+    States are the last of both.
+    """
+    from ...backend.api import from_exported_program, states
+
+    module = from_exported_program(program, unwrap_unit_return_tuple=True)
+    kept = states(module)
+    given = [*(item.numpy() for item in inputs), *(np.array(state.initial) for state in kept)]
     with torch.no_grad():
         results = network(*inputs)
-    module = from_exported_program(program, unwrap_unit_return_tuple=True)
     fields = results if isinstance(results, tuple) else (results,)
-    return module, [item.numpy() for item in inputs], [item.numpy() for item in fields]
+    buffers = dict(network.named_buffers())
+    return module, given, [it.numpy() for it in (*fields, *(buffers[it.name] for it in kept))]
