@@ -77,10 +77,12 @@ class Graph {
     }
   }
 
+#ifndef NO_BIND
   void Bind(int32_t value, void* memory) {
     if (Is("stale")) return;
     memory_[static_cast<size_t>(value)] = memory;
   }
+#endif
 
   void Run() {
     for (const State& state : program_.states) {

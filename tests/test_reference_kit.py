@@ -159,23 +159,47 @@ STATES = {
 }
 """Settings of the driver, and the case of the suite of states that then fails."""
 
-PROFILED = """
+CALLED = """
 import numpy as np
+import tvm
 import tvm_example_npu as backend
-from tvm_example_npu.engine.workbench.conformance.states import CAPACITY, WIDTH, Decoder
+from tvm_example_npu.engine.workbench.conformance.states import CACHES, CAPACITY, WIDTH
+from tvm_example_npu.engine.workbench.conformance.states import Decoder, Expected
 
-states = [np.zeros((CAPACITY, WIDTH), "float32")] * 2
-inputs = np.ones((1, WIDTH), "float32"), np.array([0])
-print(backend.profile(Decoder().machine(), *inputs, *states, function="token"))
+decoder = Decoder()
+machine, expected = decoder.machine(), Expected(decoder.weights)
+caches = [np.zeros((CAPACITY, WIDTH), "float32") for _ in CACHES]
+
+
+def call(place):
+    x = np.full((1, WIDTH), (1 + place) / 8, "float32")
+    inputs = [x, np.array([place]), *caches]
+    tensors = [tvm.runtime.tensor(array) for array in inputs]
+    result, *after = machine["token"](*tensors)
+    for tensor, array in zip(tensors, inputs, strict=True):
+        np.testing.assert_array_equal(tensor.numpy(), array)
+    np.testing.assert_allclose(result.numpy(), expected.call(x, inputs[1]), rtol=1e-4)
+    caches[:] = [cache.numpy() for cache in after]
+    np.testing.assert_array_equal(caches, [*expected.caches.values()])
+    return inputs
+
+
+for place in range(3):
+    inputs = call(place)
+print(backend.profile(machine, *inputs, function="token"))
+call(3)
+print("on the host:", *sorted({op.op for op in decoder.report.on_host}))
 """
 
 
 def test_a_driver_on_the_kit_updates_states_where_they_are(reference: Path, tmp_path: Path) -> None:
     include = ROOT / "template/engine/backend/include"
-    library = tmp_path / "libtvm_example_npu_driver.so"
     flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
-    run("c++", *flags, "-I", include, "-o", library, HERE / "states_driver.cc")
-    setting = {"EXAMPLE_NPU_DRIVER_DIR": str(tmp_path), "EXAMPLE_NPU_DRIVER": "vendor"}
+    for folder, *switches in (("binds",), ("copies", "-DNO_BIND")):
+        (tmp_path / folder).mkdir()
+        library = tmp_path / folder / "libtvm_example_npu_driver.so"
+        run("c++", *flags, *switches, "-I", include, "-o", library, HERE / "states_driver.cc")
+    setting = {"EXAMPLE_NPU_DRIVER_DIR": str(tmp_path / "binds"), "EXAMPLE_NPU_DRIVER": "vendor"}
     command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS]
     command += ["--suite", "states"]
     for (option, words), failed in STATES.items():
@@ -187,10 +211,20 @@ def test_a_driver_on_the_kit_updates_states_where_they_are(reference: Path, tmp_
         done = attempt(*command, *subjects, cwd=tmp_path, **given)
         found = f"FAILED states/{failed}: " in done.stdout
         assert (done.returncode, found) == (1, True), done.stdout
-    # Two updates write rows of 64 numbers.
-    profile = run(reference, "-c", PROFILED, cwd=tmp_path, **setting)
-    rows = re.findall(r"^relax\.where .* dram [\d,]+ \+ 256 B$", profile, re.MULTILINE)
-    assert len(rows) == 2, profile
+    copies = {**setting, "EXAMPLE_NPU_DRIVER_DIR": str(tmp_path / "copies")}
+    assert "states: 10 passed" in run(*command, cwd=tmp_path, **copies)
+    # With buffers of the caller, and around a profile: an update writes a row of 64 numbers.
+    for given, updates in (
+        (setting, 2),
+        (copies, 2),
+        ({**setting, "EXAMPLE_NPU_LACKS": "update"}, 0),
+        ({**setting, "EXAMPLE_NPU_LACKS": "update, equal"}, 0),
+    ):
+        said = run(reference, "-c", CALLED, cwd=tmp_path, **given)
+        rows = re.findall(r"^relax\.where .* dram [\d,]+ \+ 256 B$", said, re.MULTILINE)
+        assert len(rows) == updates, said
+        on_host = said.splitlines()[-1]
+        assert ("relax.equal" in on_host) == ("equal" in given.get("EXAMPLE_NPU_LACKS", "")), said
 
 
 FORGED = """
@@ -252,6 +286,16 @@ int main() {
   Program twice = Make();
   twice.outputs.push_back(twice.outputs[0]);
   if (IsRead(twice)) return 4;
+  Program grown = Make();
+  grown.outputs[0].groups = 1;
+  if (IsRead(grown)) return 6;
+  grown = Make();
+  grown.inputs[0].groups = 1;
+  if (IsRead(grown)) return 7;
+  Program seen = Make();
+  seen.values.push_back(Of(Source::kInput, NPU_FLOAT32, {8}, 0));
+  seen.outputs.push_back(Of(Source::kNode, NPU_FLOAT32, {8}, 5));
+  if (IsRead(seen)) return 8;
   Program shifted = Make();
   shifted.nodes[0].update.axis = 1;
   if (IsRead(shifted)) return 5;

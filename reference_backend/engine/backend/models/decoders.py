@@ -55,12 +55,15 @@ def _function_of(file: ModelFile) -> tvm.relax.Function:
     except Problem as problem:
         if not isinstance(problem.__cause__, NoStates):
             raise
-        function = None
-    if function is None or not declared_in(function):
+        why, *_ = str(problem.__cause__).partition(" Name the")
         raise Problem(
             f"{file.path} keeps nothing from one call to the next, so that it cannot continue a "
-            "text: export the decoder with its cache, as a buffer that the program changes "
-            "(.pt2), or as past and present (.onnx)."
+            f"text: {why}"
+        ) from None
+    if not declared_in(function):
+        raise Problem(
+            f"{file.path} keeps nothing from one call to the next, so that it cannot continue a "
+            "text: export the decoder with its cache, as a buffer that the program changes."
         )
     return function
 

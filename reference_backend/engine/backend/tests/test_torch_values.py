@@ -273,6 +273,8 @@ def test_writes_at_an_index(place):
         return (
             x.index_copy(1, j, values),
             x.index_copy(-1, j[-1], x[..., :1] + 1),
+            x[0, :, 0].index_copy(0, j[-1], values.sum()),
+            x.sum().index_copy(0, j[-1] - j[-1], values.sum()),
             x.index_add(1, j, values, alpha=2),
             torch.ops.aten.index_put(x, [None, j], values),
             torch.ops.aten.index_put(x, [None, j], values, True),

@@ -97,7 +97,12 @@ def _programs(machine: VirtualMachine) -> dict[int, _Program]:
             for tensor, dtype, sizes in described.inputs
         )
         scores = _fixed("returns scores", name, described.result[1])
-        program = _Program(name, inputs, scores[-1] if scores else 0, described.room)
+        if not scores:
+            raise ValueError(
+                f"The function '{name}' returns one number first; supported are the scores of all "
+                "tokens."
+            )
+        program = _Program(name, inputs, scores[-1], described.room)
         found[program.steps] = program
     if 1 not in found:
         raise ValueError(

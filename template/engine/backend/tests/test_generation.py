@@ -267,6 +267,8 @@ def test_an_onnx_file_without_a_past_is_no_decoder(tmp_path):
     code, out, errors = run_command("generate", tmp_path / "network.onnx", "--prompt", PROMPT)
     assert (code, out) == (1, "")
     assert "keeps nothing from one call to the next, so that it cannot continue a text" in errors
+    assert "no Attention, Concat, GroupQueryAttention, MultiHeadAttention, TensorScat" in errors
+    assert "states={" not in errors
 
 
 def test_models_that_are_no_decoders_are_refused(tmp_path):

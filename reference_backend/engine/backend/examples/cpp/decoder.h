@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,8 +44,7 @@ class Decoder {
         Add(&program, item.cast<json::Array>());
       }
       if (program.steps == 0) throw UserError("'" + program.name + "' takes no tokens.");
-      words_ =
-          described["result"].cast<json::Array>()[1].cast<json::Array>().back().cast<int64_t>();
+      if (program.steps == 1) words_ = WordsOf(described["result"].cast<json::Array>());
       if (auto room = described["room"].as<int64_t>()) Limit(*room + program.steps - 1);
       programs_.emplace(program.steps, std::move(program));
     }
@@ -119,6 +119,16 @@ class Decoder {
     if (input.role == kTokens) program->steps = CountOf(input);
     if (input.role == kMask) Limit(shape.back());
     program->inputs.push_back(std::move(input));
+  }
+
+  /*! \brief The size of the vocabulary, of the type and the sizes of a result. */
+  static int64_t WordsOf(const ffi::json::Array& result) {
+    auto sizes = result[1].as<ffi::json::Array>();
+    auto words = sizes.has_value() && !sizes->empty() ? sizes->back().as<int64_t>() : std::nullopt;
+    if (!words.has_value()) {
+      throw UserError("The first result of a decoder has scores of tokens, whose number is fixed.");
+    }
+    return *words;
   }
 
   void Limit(int64_t capacity) {

@@ -96,9 +96,11 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
 
     def _convert_pytorch_tensor_to_tvm(self, tensor: torch.Tensor) -> tvm.runtime.Tensor:
         if tensor.dtype == torch.bfloat16 and self._bfloat16 != "bfloat16":
-            tensor = tensor.to(getattr(torch, self._bfloat16))
-        # TVM's tensor would have the memory of the network, which may change it later.
-        return super()._convert_pytorch_tensor_to_tvm(tensor.detach().clone())
+            own = tensor.detach().to(getattr(torch, self._bfloat16))
+        else:
+            # TVM's tensor would have the memory of the network, which may change it later.
+            own = tensor.detach().clone()
+        return super()._convert_pytorch_tensor_to_tvm(own)
 
     def create_input_vars(self, program: torch.export.ExportedProgram) -> tuple[Any, ...]:
         """Return the inputs, with the sizes that the program forces."""

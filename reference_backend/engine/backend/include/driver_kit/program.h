@@ -729,7 +729,11 @@ inline bool ReadMore(const std::string& text, Program* program) {
  *  input, and one output stores its result. */
 inline bool CanShare(const State& state, const Program& program) {
   const Value& before = program.At(state.before);
-  if (before.source != Source::kInput || before.groups != 0) return false;
+  if (before.source != Source::kInput || before.groups != 0 ||
+      program.At(state.after).groups != 0 ||
+      program.inputs[static_cast<size_t>(before.place)].groups != 0) {
+    return false;
+  }
   const auto is_before = [&](int32_t id) {
     const Value& value = program.At(id);
     return value.source == Source::kInput && value.place == before.place;
@@ -743,6 +747,7 @@ inline bool CanShare(const State& state, const Program& program) {
   for (const Value& output : program.outputs) {
     const auto id = static_cast<int32_t>(output.place);
     readers += is_before(id) ? 1 : 0;
+    if (id == state.after && output.groups != 0) return false;
     stores += id == state.after ? 1 : 0;
   }
   return readers == 1 && updates == 1 && stores == 1;

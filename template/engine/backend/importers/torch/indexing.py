@@ -123,10 +123,12 @@ def _index_put(op: Call) -> relax.Expr:
 def _index_copy(op: Call) -> relax.Expr:
     """Read what replaces slices, at places that PyTorch refuses to count from the end."""
     data = op.value("self")
-    _require_axes(op, data)
-    indices = _Indices(op, data, {_axis(op, data): op["index"]}, from_end=False)
     values = op.operand("source", op.result_type)
-    if not indices.rank:
+    if not data.ty.ndim:
+        # The index is 0, and the source has one element.
+        return relax.op.reshape(values, ())
+    indices = _Indices(op, data, {_axis(op, data): op["index"]}, from_end=False)
+    if not indices.rank and values.ty.ndim:
         values = op.emit(relax.op.squeeze(values, axis=indices.axes))
     return _put(op, indices, values, accumulate=False)
 

@@ -21,8 +21,10 @@
  *   void Submit();
  *   bool Wait(int64_t timeout_us);
  *   void Cancel();
- *   // Only for drivers with `updates`, and if the SDK can: before a run, tells where a value of
- *   // program.states is from now on, aligned to 64 bytes. Otherwise the kit copies states.
+ *   // Only for drivers with `updates`, and if the SDK can: before each run, tells where a value of
+ *   // program.states is during it, aligned to 64 bytes, but with no readable bytes behind it. Both
+ *   // values of a state get the same memory. Not called for the graphs of a profile. Without it,
+ *   // the kit copies states to memory that stays the same, and back.
  *   void Bind(int32_t value, void* memory);
  * };
  *
@@ -56,9 +58,11 @@ namespace npu::kit {
 /*! \brief Memory that is aligned, zeroed, and may be read beyond its end. */
 class Block {
  public:
-  explicit Block(size_t bytes)
+  /*! \brief Of what may never be needed, and is written before it is read, nothing is zeroed, and
+   *  so no page is taken. */
+  explicit Block(size_t bytes, bool is_zeroed = true)
       : data_(::operator new(Aligned(bytes) + kAlignment, std::align_val_t(kAlignment))) {
-    std::memset(data_, 0, Aligned(bytes) + kAlignment);
+    if (is_zeroed) std::memset(data_, 0, Aligned(bytes) + kAlignment);
   }
   Block(Block&& other) noexcept : data_(other.data_) { other.data_ = nullptr; }
   Block& operator=(Block&&) = delete;
@@ -230,6 +234,7 @@ class NodeByNode {
         memory[static_cast<size_t>(node.inputs[0])] == memory[static_cast<size_t>(node.out)]) {
       time.bytes_read -= BytesOf(program.At(node.inputs[0]));
       time.bytes_written = BytesOf(program.At(node.inputs[1]));
+      program.states.push_back({node.inputs[0], node.out});
     }
     part->graph = std::make_unique<Graph>(program, memory);
     return part;
@@ -342,13 +347,18 @@ struct GraphRequest {
         output_sizes(p.outputs.size()) {
     std::vector<bool> is_output(program.values.size(), false);
     for (const Value& output : program.outputs) is_output[static_cast<size_t>(output.place)] = true;
+    std::vector<bool> is_state(program.values.size(), false);
+    for (const State& state : program.states) {
+      is_state[static_cast<size_t>(state.before)] = true;
+      is_output[static_cast<size_t>(state.after)] = false;
+    }
     for (size_t i = 0; i < program.values.size(); ++i) {
       const Value& value = program.values[i];
       void* data = nullptr;
       if (value.source == Source::kConstant) {
         if (program.opaque == nullptr) data = const_cast<void*>(program.Data(value));
       } else if (value.source == Source::kInput || is_output[i]) {
-        blocks.emplace_back(BytesOf(value));
+        blocks.emplace_back(BytesOf(value), !is_state[i]);
         data = blocks.back().data();
       }
       memory.push_back(data);
@@ -385,7 +395,8 @@ struct GraphRequest {
   void ReadInputs() {
     RequireBound(inputs, "input ");
     RequireBound(outputs, "output ");
-    BindStates();
+    RequireApart();
+    PlaceStates();
     for (size_t i = 0; i < program.values.size(); ++i) {
       const Value& value = program.values[i];
       if (value.source != Source::kInput || IsBound(static_cast<int32_t>(i))) continue;
@@ -394,8 +405,25 @@ struct GraphRequest {
     }
   }
 
+  /*! \brief Refuses one buffer for an input and an output, unless these are one state: artifacts
+   *  may be forged. */
+  void RequireApart() const {
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        if (outputs[o] != inputs[i]) continue;
+        const auto is_it = [&](const State& state) {
+          return program.At(state.before).place == static_cast<int64_t>(i) &&
+                 program.outputs[o].place == state.after;
+        };
+        if (std::any_of(program.states.begin(), program.states.end(), is_it)) continue;
+        Refuse("input " + std::to_string(i) + " and output " + std::to_string(o) +
+               " have one buffer, and are no state of the program");
+      }
+    }
+  }
+
   /*! \brief Lets the graph update states where the caller has them, if it can. */
-  void BindStates() {
+  void PlaceStates() {
     if constexpr (CanBind<Graph>::value) {
       bound.assign(program.values.size(), false);
       for (const State& state : program.states) {
