@@ -143,6 +143,46 @@ def attempt(
     )
 
 
+def declining(condition: str, reason: str) -> str:
+    """Return a script that lets the reference backend's driver decline more.
+
+    `condition`: of what it is asked about, whose `ops` and `types` are sets of names.
+    """
+    return f"""
+import tvm
+import tvm_example_npu
+import tvm_ffi
+from tvm_example_npu.engine.backend.shared.backend import BACKEND
+
+NAME = f"{{BACKEND}}.codegen.decline_reason"
+decline_reason = tvm_ffi.get_global_func(NAME)
+
+
+def decline(function, *others):
+    ops, types = set(), set()
+
+    def visit(expr):
+        if isinstance(expr, tvm.relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            ops.add(expr.op.name)
+        ty = getattr(expr, "ty", None)
+        types.update([str(ty.dtype)] if isinstance(ty, tvm.relax.TensorType) else [])
+
+    tvm.relax.analysis.post_order_visit(function, visit)
+    return {reason!r} if {condition} else decline_reason(function, *others)
+
+
+tvm_ffi.register_global_func(NAME, decline, override=True)
+"""
+
+
+def build_kit_driver(source: Path, library: Path, *switches: str) -> None:
+    """Compile a driver on the kit of the template, without a warning."""
+    library.parent.mkdir(exist_ok=True)
+    flags = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
+    include = ROOT / "template/engine/backend/include"
+    run("c++", *flags, *switches, "-I", include, "-o", library, source)
+
+
 def git(where: Path, *arguments: str) -> str:
     """Run Git, and return what it prints."""
     return run("git", *arguments, cwd=where).strip()

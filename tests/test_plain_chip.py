@@ -21,6 +21,7 @@ from support import (
     Workshop,
     attempt,
     copy_tests,
+    declining,
     engine_tests,
     run,
     site_packages,
@@ -43,31 +44,6 @@ WEIGHTED = (
 """Ops whose second operand is a weight on this chip: each of their cases runs on the NPU.
 
 For matmul with two activations, too: the kit binds the second operand as a constant.
-"""
-
-
-ONE_OP = """
-import tvm
-import tvm_example_npu
-import tvm_ffi
-from tvm_example_npu.engine.backend.shared.backend import BACKEND
-
-NAME = f"{BACKEND}.codegen.decline_reason"
-decline_reason = tvm_ffi.get_global_func(NAME)
-
-
-def take_relu(function, *others):
-    ops = set()
-
-    def visit(expr):
-        if isinstance(expr, tvm.relax.Call) and isinstance(expr.op, tvm.ir.Op):
-            ops.add(expr.op.name)
-
-    tvm.relax.analysis.post_order_visit(function, visit)
-    return decline_reason(function, *others) if ops <= {"relax.nn.relu"} else "not yet"
-
-
-tvm_ffi.register_global_func(NAME, take_relu, override=True)
 """
 
 
@@ -147,7 +123,8 @@ def test_a_driver_that_takes_one_op_passes(plain: Path, tmp_path: Path) -> None:
     copy_tests(ROOT / "reference_backend", tmp_path)
     # The workers of the kit import it, too.
     (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(ONE_OP)
+    script = declining('not ops <= {"relax.nn.relu"}', "not yet")
+    (tmp_path / "site/sitecustomize.py").write_text(script)
     paths = [tmp_path / file for file in engine_tests("extract", "ops", "compile_cache")]
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *paths)
     out = run(plain, *command, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 from npu_scaffold import pages
-from support import IN_ONE_PROCESS, ROOT, attempt, copy_tests, run, site_packages
+from support import (
+    IN_ONE_PROCESS,
+    ROOT,
+    attempt,
+    build_kit_driver,
+    copy_tests,
+    declining,
+    run,
+    site_packages,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -97,37 +106,12 @@ def test_a_chip_of_integers_passes_the_kit_and_its_own_tests(
     run(reference, "-m", "pytest", *quiet, *files, cwd=tmp_path, PYTHONPATH=packages)
 
 
-NO_INTEGERS = """
-import tvm
-import tvm_example_npu
-import tvm_ffi
-from tvm_example_npu.engine.backend.shared.backend import BACKEND
-
-NAME = f"{BACKEND}.codegen.decline_reason"
-decline_reason = tvm_ffi.get_global_func(NAME)
-
-
-def take_reals(function, *others):
-    types = set()
-
-    def visit(expr):
-        ty = getattr(expr, "ty", None)
-        types.update([str(ty.dtype)] if isinstance(ty, tvm.relax.TensorType) else [])
-
-    tvm.relax.analysis.post_order_visit(function, visit)
-    has_integers = any("int" in name for name in types)
-    return "this chip has\\nno integers" if has_integers else decline_reason(function, *others)
-
-
-tvm_ffi.register_global_func(NAME, take_reals, override=True)
-"""
-
-
 def test_a_driver_that_declines_all_integers_passes_and_says_so(
     reference: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(NO_INTEGERS)
+    script = declining('any("int" in name for name in types)', "this chip has\nno integers")
+    (tmp_path / "site/sitecustomize.py").write_text(script)
     command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS]
     command += ["--fuzz-seconds", "5", "--suite", "ops,quantized,contract,models,fuzz"]
     for text in ("ops/quantize", "ops/add", "quantized/", "contract/", "models/", "fuzz/"):
@@ -163,8 +147,9 @@ CALLED = """
 import numpy as np
 import tvm
 import tvm_example_npu as backend
-from tvm_example_npu.engine.workbench.conformance.states import CACHES, CAPACITY, WIDTH
-from tvm_example_npu.engine.workbench.conformance.states import Decoder, Expected
+from tvm_example_npu.engine.workbench.conformance.states import (
+    CACHES, CAPACITY, WIDTH, Decoder, Expected,
+)
 
 decoder = Decoder()
 machine, expected = decoder.machine(), Expected(decoder.weights)
@@ -193,12 +178,9 @@ print("on the host:", *sorted({op.op for op in decoder.report.on_host}))
 
 
 def test_a_driver_on_the_kit_updates_states_where_they_are(reference: Path, tmp_path: Path) -> None:
-    include = ROOT / "template/engine/backend/include"
-    flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
     for folder, *switches in (("binds",), ("copies", "-DNO_BIND")):
-        (tmp_path / folder).mkdir()
         library = tmp_path / folder / "libtvm_example_npu_driver.so"
-        run("c++", *flags, *switches, "-I", include, "-o", library, HERE / "states_driver.cc")
+        build_kit_driver(HERE / "states_driver.cc", library, *switches)
     setting = {"EXAMPLE_NPU_DRIVER_DIR": str(tmp_path / "binds"), "EXAMPLE_NPU_DRIVER": "vendor"}
     command = [reference, "-m", "tvm_example_npu", "conformance", *IN_ONE_PROCESS]
     command += ["--suite", "states"]

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from support import IN_ONE_PROCESS, ROOT, Workshop, attempt, lend_packages, run, site_packages
+from support import (
+    IN_ONE_PROCESS,
+    ROOT,
+    Workshop,
+    attempt,
+    build_kit_driver,
+    lend_packages,
+    run,
+    site_packages,
+)
 
 INCLUDE = ROOT / "template/engine/backend/include"
 DRIVER = ROOT / "tests/scales_driver.cc"
@@ -339,8 +348,7 @@ def test_steps_on_integers_are_one_node_or_computed_with_real_numbers(tmp_path: 
 
 @pytest.mark.parametrize("layout", [0, 1])
 def test_the_plain_driver_compiles(layout: int, tmp_path: Path) -> None:
-    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", f"-DCHANNELS_LAST={layout}")
-    run("c++", *flags, "-fPIC", "-shared", "-I", INCLUDE, "-o", tmp_path / "driver.so", DRIVER)
+    build_kit_driver(DRIVER, tmp_path / "driver.so", "-O0", f"-DCHANNELS_LAST={layout}")
 
 
 OPS = [
@@ -390,12 +398,9 @@ step off."""
 
 def _driver(place: Path, package: str, layout: int) -> Path:
     """Build the plain driver; return its folder."""
-    folder = place / f"layout{layout}"
-    folder.mkdir()
-    library = folder / f"lib{package}_driver.so"
-    flags = ("-std=c++17", "-O2", "-fPIC", "-shared", f"-DCHANNELS_LAST={layout}")
-    run("c++", *flags, "-I", INCLUDE, "-o", library, DRIVER)
-    return folder
+    library = place / f"layout{layout}/lib{package}_driver.so"
+    build_kit_driver(DRIVER, library, f"-DCHANNELS_LAST={layout}")
+    return library.parent
 
 
 @pytest.mark.slow

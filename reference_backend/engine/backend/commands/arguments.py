@@ -224,9 +224,15 @@ def refuse_settings(arguments: argparse.Namespace, where: str, **others: object)
     `where`: the command that takes them.
     `others`: more of them, and what they are if they are not given.
     """
-    for name, default in {**_WHEN_COMPILING, **others}.items():
+    if (name := given_of(arguments, {**_WHEN_COMPILING, **others})) is not None:
+        raise Problem(
+            f"{name} is for compiling, and {arguments.model} is compiled; give it to {where}."
+        )
+
+
+def given_of(arguments: argparse.Namespace, defaults: Mapping[str, object]) -> str | None:
+    """Return the first of these settings that is given, as it is on the command line."""
+    for name, default in defaults.items():
         if getattr(arguments, name, default) != default:
-            raise Problem(
-                f"--{name.replace('_', '-')} is for compiling, and {arguments.model} is compiled; "
-                f"give it to {where}."
-            )
+            return f"--{name.replace('_', '-')}"
+    return None

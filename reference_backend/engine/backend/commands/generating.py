@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -20,8 +20,11 @@ from ..models.generation import Conversation
 from ..shared.problem import Problem, sentence, translated
 from ..shared.terminal import say
 from ..shared.whole_files import writing
-from .arguments import CAPACITY, CHUNKS, options_of, refuse_settings
+from .arguments import CAPACITY, CHUNKS, given_of, options_of, refuse_settings
 from .progress import Steps
+
+_SIZES: Mapping[str, object] = {"chunks": CHUNKS, "capacity": CAPACITY, "shape": []}
+"""Settings that .onnx files have alone, and what they are if they are not given."""
 
 
 class Encoding(Protocol):
@@ -84,8 +87,7 @@ def _machine(arguments: argparse.Namespace, steps: Steps) -> VirtualMachine:
         if arguments.more:
             raise Problem(f"{path} is compiled, so that {arguments.more[0]} cannot be added to it.")
         where = "'generate' with the model file"
-        others = {"chunks": CHUNKS, "capacity": CAPACITY, "shape": [], "output": None}
-        refuse_settings(arguments, where, **others)
+        refuse_settings(arguments, where, **_SIZES, output=None)
         steps.begin(f"loading {path}")
         return load_machine(path)
     for program in (path, *arguments.more):
@@ -124,12 +126,11 @@ def _require_sizes_of(path: Path, arguments: argparse.Namespace) -> None:
     """Refuse sizes for a program that has its own."""
     if path.suffix.lower() == ".onnx":
         return
-    for name, default in {"chunks": CHUNKS, "capacity": CAPACITY, "shape": []}.items():
-        if getattr(arguments, name) != default:
-            raise Problem(
-                f"--{name} is for .onnx files, and {path} has sizes of its own; export it with "
-                "others, and give a program for each number of tokens."
-            )
+    if (name := given_of(arguments, _SIZES)) is not None:
+        raise Problem(
+            f"{name} is for .onnx files, and {path} has sizes of its own; export it with others, "
+            "and give a program for each number of tokens."
+        )
 
 
 def _tokenizer(path: Path | None) -> Tokenizer | None:

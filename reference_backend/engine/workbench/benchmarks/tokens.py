@@ -36,7 +36,7 @@ class Decoder:
 
     def __init__(self, width: int, layers: int, words: int, capacity: int, bits: int) -> None:
         self.width, self.layers, self.words, self.capacity = width, layers, words, capacity
-        self.bits, self.size = bits, 64
+        self.bits = bits
         self.heads, self.shared, self.inner = width // 64, width // 128, width * 11 // 4
         self.random = np.random.default_rng(0)
         self.nodes: list[Any] = []

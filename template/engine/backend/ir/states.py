@@ -34,7 +34,11 @@ uint8; by name, the fields of `Described`."""
 
 
 class NoStates(ValueError):
-    """A model that was to have states keeps nothing."""
+    """A model that was to have states keeps nothing: why, and what a program does about it."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(f"{why} {remedy}")
+        self.why = why
 
 
 class Position(NamedTuple):

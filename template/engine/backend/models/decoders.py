@@ -53,12 +53,12 @@ def _function_of(file: ModelFile) -> tvm.relax.Function:
     try:
         function = main_of(file.imported({}))
     except Problem as problem:
-        if not isinstance(problem.__cause__, NoStates):
+        cause = problem.__cause__
+        if not isinstance(cause, NoStates):
             raise
-        why, *_ = str(problem.__cause__).partition(" Name the")
         raise Problem(
             f"{file.path} keeps nothing from one call to the next, so that it cannot continue a "
-            f"text: {why}"
+            f"text: {cause.why}"
         ) from None
     if not declared_in(function):
         raise Problem(

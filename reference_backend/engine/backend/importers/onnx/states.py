@@ -41,8 +41,8 @@ def pairs_of(graph: GraphProto, asked: bool | Mapping[str, str]) -> Mapping[str,
         if asked and not pairs:
             raise NoStates(
                 f"no node of the model tells of a state: no {', '.join(_PAIRS)} has an input of "
-                "the model as its past, and a result of the model as its present. Name the "
-                "states: states={input: result, ...}"
+                "the model as its past, and a result of the model as its present.",
+                "Name the states: states={input: result, ...}",
             )
         return pairs
     for name, known, what in (

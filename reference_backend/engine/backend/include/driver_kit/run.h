@@ -351,6 +351,9 @@ struct GraphRequest {
     for (const State& state : program.states) {
       is_state[static_cast<size_t>(state.before)] = true;
       is_output[static_cast<size_t>(state.after)] = false;
+      states.push_back({static_cast<size_t>(state.before), static_cast<size_t>(state.after),
+                        static_cast<size_t>(program.At(state.before).place), 0});
+      while (program.outputs[states.back().output].place != state.after) ++states.back().output;
     }
     for (size_t i = 0; i < program.values.size(); ++i) {
       const Value& value = program.values[i];
@@ -363,9 +366,7 @@ struct GraphRequest {
       }
       memory.push_back(data);
     }
-    for (const State& state : program.states) {
-      memory[static_cast<size_t>(state.after)] = memory[static_cast<size_t>(state.before)];
-    }
+    for (const PlacedState& state : states) memory[state.after] = memory[state.before];
     if (!program.nodes.empty()) graph = std::make_unique<Graph>(program, memory);
   }
 
@@ -411,11 +412,10 @@ struct GraphRequest {
     for (size_t o = 0; o < outputs.size(); ++o) {
       for (size_t i = 0; i < inputs.size(); ++i) {
         if (outputs[o] != inputs[i]) continue;
-        const auto is_it = [&](const State& state) {
-          return program.At(state.before).place == static_cast<int64_t>(i) &&
-                 program.outputs[o].place == state.after;
+        const auto is_it = [&](const PlacedState& state) {
+          return state.input == i && state.output == o;
         };
-        if (std::any_of(program.states.begin(), program.states.end(), is_it)) continue;
+        if (std::any_of(states.begin(), states.end(), is_it)) continue;
         Refuse("input " + std::to_string(i) + " and output " + std::to_string(o) +
                " have one buffer, and are no state of the program");
       }
@@ -426,19 +426,15 @@ struct GraphRequest {
   void PlaceStates() {
     if constexpr (CanBind<Graph>::value) {
       bound.assign(program.values.size(), false);
-      for (const State& state : program.states) {
-        const auto before = static_cast<size_t>(state.before),
-                   after = static_cast<size_t>(state.after);
-        size_t output = 0;
-        while (program.outputs[output].place != state.after) ++output;
-        void* given = outputs[output];
-        const void* old = inputs[static_cast<size_t>(program.At(state.before).place)];
+      for (const PlacedState& state : states) {
+        void* given = outputs[state.output];
+        const void* old = inputs[state.input];
         // The graph of a profile has memory of its own.
         const bool is_bound =
             timed == nullptr && reinterpret_cast<uintptr_t>(given) % kAlignment == 0;
-        bound[before] = bound[after] = is_bound;
-        if (is_bound && old != given) std::memcpy(given, old, BytesOf(program.At(state.before)));
-        for (const size_t value : {before, after}) {
+        bound[state.before] = bound[state.after] = is_bound;
+        if (is_bound && old != given) std::memcpy(given, old, BytesOf(program.inputs[state.input]));
+        for (const size_t value : {state.before, state.after}) {
           graph->Bind(static_cast<int32_t>(value), is_bound ? given : memory[value]);
         }
       }
@@ -472,7 +468,13 @@ struct GraphRequest {
     if (on && !program.nodes.empty()) timed = std::make_unique<Timed>(program, memory);
   }
 
+  /*! \brief A state: its values, and the input and the output that have them. */
+  struct PlacedState {
+    size_t before, after, input, output;
+  };
+
   const Program& program;
+  std::vector<PlacedState> states;
   std::vector<void*> inputs, outputs;
   /*! \brief Of inputs and outputs that grow. */
   std::vector<int64_t> input_sizes, output_sizes;
