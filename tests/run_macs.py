@@ -60,7 +60,8 @@ def share(model):
 
 found = {}
 small = [("onnx", name) for name in onnx_networks.SMALL]
-small += [("torch", name) for name in torch_networks.SMALL]
+# Only the weights of a model that has states can be quantized.
+small += [("torch", name) for name in torch_networks.SMALL if name != "decoder"]
 for framework, name in small if sys.argv[2] == "small" else [("torch", name) for name in LARGE]:
     get = programs if framework == "torch" else lambda key: onnx_networks.SMALL[key]()
     model, arguments = get(name)

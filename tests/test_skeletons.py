@@ -779,9 +779,10 @@ int main() {
   assert(api.load(nullptr, bytes, size, &loaded) == NPU_OK);
   assert(api.create_request(loaded, &request) == NPU_OK);
   const int64_t dims[] = {4};
-  float elements[4] = {};
-  const npu_buffer buffer = {sizeof(npu_buffer), NPU_FLOAT32, 1, dims, elements, sizeof(elements)};
+  float elements[8] = {};
+  npu_buffer buffer = {sizeof(npu_buffer), NPU_FLOAT32, 1, dims, elements, sizeof(elements) / 2};
   api.bind_input(request, 0, &buffer);
+  buffer.data = elements + 4;
   api.bind_output(request, 0, &buffer);
   for (bool reached : {true, false}) {
     is_reached = reached;
