@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -40,15 +41,15 @@ class Finder {
     for (const Node& node : graph.nodes) {
       if (node.kind != Node::Kind::kCall || node.composite < 0) continue;
       const auto composite = static_cast<size_t>(node.composite);
-      if (members_.size() <= composite) members_.resize(composite + 1);
-      ++members_[composite];
+      if (has_others_.size() <= composite) has_others_.resize(composite + 1);
+      if (!IsOfSpelling(node)) has_others_[composite] = true;
     }
   }
 
   std::optional<Update> Find(const Node& node) const {
     if (node.op != "relax.where" || node.inputs.size() != 3) return std::nullopt;
     // What is fused with it would be lost.
-    if (node.composite >= 0 && members_[static_cast<size_t>(node.composite)] > 1) {
+    if (node.composite >= 0 && has_others_[static_cast<size_t>(node.composite)]) {
       return std::nullopt;
     }
     const EntryRef &condition = node.inputs[0], &one = node.inputs[1], &other = node.inputs[2];
@@ -86,6 +87,12 @@ class Finder {
   }
 
  private:
+  static bool IsOfSpelling(const Node& node) {
+    static const char* const kOps[] = {"relax.where", "relax.equal", "relax.less",
+                                       "relax.max",   "relax.take",  "relax.reshape"};
+    return std::find(std::begin(kOps), std::end(kOps), node.op) != std::end(kOps);
+  }
+
   const Node* CallOf(const EntryRef& entry, const char* op) const {
     const Node& node = graph_.nodes[entry.node];
     return node.kind == Node::Kind::kCall && node.op == op ? &node : nullptr;
@@ -207,8 +214,8 @@ class Finder {
   }
 
   const Graph& graph_;
-  /*! \brief By composite: how many calls it has. */
-  std::vector<int> members_;
+  /*! \brief By composite: whether it has calls that no update is spelled with. */
+  std::vector<bool> has_others_;
 };
 
 /*! \brief Leaves out what neither the outputs nor other calls read. */

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -24,6 +24,7 @@ from .composites import Bindings, Composite, CompositeFinder, Target
 from .precision import Precision
 from .real_forms import RealForms
 from .records import Records, Where
+from .updates import find_updates
 
 MOST_CUTS = 32
 """How often the regions of a block are formed again without an op that the driver takes only alone;
@@ -121,12 +122,14 @@ class Block:
         self._unit_of: dict[int, _Unit] = {}
         self._readers: dict[relax.Var, list[_Unit]] = {}
         self._answers: dict[tuple[Composite, ...], Answer] = {}
+        self._copied: dict[int, Composite] = {}
         self._cuts = 0
         self._groups: list[list[_Unit]] = []
 
     def plan(self) -> None:
         """Form regions, and decide which of them stay on the host."""
         self._finder.find()
+        find_updates(self._finder, self._bindings)
         while True:
             self._real_forms.find()
             units = self._link_units()
@@ -152,12 +155,14 @@ class Block:
         """Return the units of the block in order, linked to the units they depend on."""
         units = []
         self._unit_of, self._readers = {}, {}
+        self._copied = self._finder.copied()
         for composite in dict.fromkeys(self._finder.found.values()):
             unit = _Unit(composite.members, composite)
-            self._unit_of.update((member, unit) for member in composite.members)
+            if not self._copied.keys() >= set(composite.members):
+                self._unit_of.update((member, unit) for member in composite.members)
         for index in range(len(self._bindings)):
             unit = self._unit_of.setdefault(index, _Unit([index]))
-            if unit.members[-1] != index or self._is_dead_tuple(index):
+            if unit.members[-1] != index or index in self._copied or self._is_dead_tuple(index):
                 continue
             units.append(unit)
             used = [var for value in self._inputs(unit) for var in relax.analysis.free_vars(value)]
@@ -346,34 +351,35 @@ class Block:
                     where[index] = {"reason": self._reason(index)}
                 continue
             region = next(regions)
-            is_refused = region.reason is not None
-            members = {
-                composite: self._real_forms.restore(composite) if is_refused else composite.members
-                for composite in region.composites
-            }
-            result += self._call_region(region, members.values())
+            restore = self._real_forms.restore
+            members = {it: restore(it) if region.reason else it.members for it in region.composites}
+            result += self._call_region(region, members)
             for composite in region.composites:
-                for member in members[composite]:
+                copied = [at for at in composite.copies if self._copied.get(at) is composite]
+                for member in copied + members[composite]:
                     if region.declined:
                         self._records.add_decline(self._bindings[member], region.declined)
                     if region.reason is not None:
                         where[member] = {"reason": region.reason}
                     else:
                         where[member] = {"region": region.symbol, "composite": composite.label}
+        owners = {**self._finder.found, **self._copied}
         for index, binding in enumerate(self._bindings):
             if index in where and isinstance(binding.value, relax.Call):
                 place = where[index]
-                on_host = place.get("reason") or self._finder.found[index]
+                on_host = place.get("reason") or owners[index]
                 self._records.add(binding, {**place, "types": precision.of(index, on_host)})
         return result
 
-    def _call_region(self, region: Region, members: Iterable[list[int]]) -> list[relax.Binding]:
+    def _call_region(
+        self, region: Region, members: Mapping[Composite, list[int]]
+    ) -> list[relax.Binding]:
         """Keep the function of a region, and return the bindings that call it.
 
-        `members`: the bindings of each composite, for a region that goes back to the host.
+        `members`: the bindings of composites that go back to the host.
         """
         if region.reason:
-            return [binding for part in members for binding in self._on_host(part)]
+            return [binding for part in members.items() for binding in self._on_host(*part)]
         if region.function is None:
             return []
         function = region.function.with_attr("global_symbol", region.symbol)
@@ -404,15 +410,18 @@ class Block:
         ]
         return [relax.VarBinding(results, call), *fields]
 
-    def _on_host(self, members: list[int]) -> Iterator[relax.Binding]:
+    def _on_host(self, composite: Composite, members: list[int]) -> Iterator[relax.Binding]:
         """Generate the bindings of a composite that goes back to the host."""
-        for member in members:
+        copies: dict[relax.Expr, relax.Expr] = {}
+        for member in sorted([*composite.copies, *members]):
             binding = self._bindings[member]
-            value = binding.value
+            var, value = binding.var, binding.value
             if isinstance(value, relax.Call):
                 arguments = [resolve(argument, self._scope.values) for argument in value.args]
-                value = with_arguments(value, arguments)
-            yield relax.VarBinding(binding.var, value)
+                value = with_arguments(value, [copies.get(item, item) for item in arguments])
+            if member in composite.copies:
+                copies[var] = var = relax.DataflowVar(var.name, var.ty)
+            yield relax.VarBinding(var, value)
 
     @cached_property
     def _wholes(self) -> dict[relax.Var, str]:

@@ -87,6 +87,8 @@ class Composite:
     function: relax.Function
     arguments: list[relax.Expr]
     """The arguments of the function."""
+    copies: list[int] = field(default_factory=list)
+    """The bindings that it computes for itself, since others read them as well."""
 
     @property
     def label(self) -> str:
@@ -231,6 +233,30 @@ class CompositeFinder:
         else:
             self.found.update((member, composite) for member in composite.members)
 
+    def take(self, members: list[int], copies: list[int], composition: Composition) -> None:
+        """Make a composite that ends at the last of its members, if the driver takes it."""
+        composite = self._make_composite(members, members[-1:], composition, {}, copies)
+        if self._ask(composite):
+            return
+        for member in members:
+            self.declined.pop(member, None)
+            self.found[member] = composite
+
+    def copied(self) -> dict[int, Composite]:
+        """Return the bindings that only composites read which copy them, and one of these each."""
+        owners: dict[int, list[Composite]] = {}
+        for composite in dict.fromkeys(self.found.values()):
+            for at in composite.copies:
+                owners.setdefault(at, []).append(composite)
+        copied: dict[int, Composite] = {}
+        for at in sorted(owners, reverse=True):
+            var = self._bindings[at].var
+            readers = {self._bindings.position[user] for user in self._bindings.users.get(var, ())}
+            inside = {member for composite in owners[at] for member in composite.members}
+            if isinstance(var, relax.DataflowVar) and readers <= inside | copied.keys():
+                copied[at] = owners[at][0]
+        return copied
+
     def _ask(self, composite: Composite) -> str:
         """Return why the driver declines a composite, or "". Remember it if that has integers."""
         key = composite.label, tuple(composite.members)
@@ -326,11 +352,12 @@ class CompositeFinder:
         last: list[int],
         composition: Composition,
         parts: Mapping[str, relax.Expr],
+        copies: list[int] | None = None,
     ) -> Composite:
         results = [self._bindings[index].var for index in last]
         members = sorted({*members, *last})
         builder = ir.FunctionBuilder(self._bindings.values, self._target.options.bind_constants)
-        for member in members:
+        for member in sorted([*members, *(copies or ())]):
             binding = self._bindings[member]
             value = binding.value
             if isinstance(value, relax.Call):
@@ -347,7 +374,8 @@ class CompositeFinder:
             builder.bind(binding.var, value)
         label = self._target.table.name(composition)
         function = builder.finish(results, {"Composite": f"{BACKEND}.{label}"})
-        return Composite(members, composition, results, function, builder.arguments)
+        own = members, composition, results, function, builder.arguments
+        return Composite(*own, copies or [])
 
 
 def _first_bound(

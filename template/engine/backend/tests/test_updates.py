@@ -8,6 +8,8 @@ from tvm.runtime.vm import VirtualMachine
 
 import backend
 import support
+from backend.engine.backend.libraries.asking import Answer
+from backend.engine.backend.regions import composites
 from backend.engine.backend.settings.options import PREFIX
 from support import compile_for
 from test_memory_sizes import counters
@@ -149,3 +151,81 @@ def test_what_else_reads_a_state_sees_its_value():
         np.testing.assert_array_equal(values.numpy()[0, [0, -1]], [np.zeros(WIDTH), x[0, 0]])
         np.testing.assert_array_equal(again.numpy()[0, [0, -1]], [2 * x[0, 0], x[0, 0]])
         np.testing.assert_array_equal(session.read("keys"), again.numpy())
+
+
+class Layers(torch.nn.Module):
+    """Two caches with the same mask, and an op in between that some drivers lack."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("one", torch.zeros(1, ROWS, WIDTH))
+        self.register_buffer("two", torch.zeros(1, ROWS, WIDTH))
+
+    def forward(self, x, rows):
+        self.one.index_copy_(1, rows, x)
+        x = torch.erf(self.one[:, :1] + x)
+        self.two.index_copy_(1, rows, x)
+        return x, self.two.sum(1)
+
+
+class Shown(Layers):
+    """The mask is a result as well."""
+
+    def forward(self, x, rows):
+        mask = torch.arange(ROWS).reshape(1, ROWS, 1) == rows
+        self.one.copy_(torch.where(mask, x, self.one))
+        self.two.copy_(torch.where(mask, x * 2, self.two))
+        return self.one + self.two, mask
+
+
+def labels_of(function):
+    """Return what the composites of a region, or the composite itself, are called."""
+    functions = [function]
+    functions += [
+        binding.value
+        for block in function.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, tvm.relax.Function)
+    ]
+    names = (str((it.attrs or {}).get("Composite", "")) for it in functions)
+    return {name.split(".")[-1] for name in names if name}
+
+
+SPELLING = {"equal", "less", "where", "max", "take"}
+ALL = {*SPELLING, "add", "erf", "reshape", "strided_slice", "sum"}
+
+
+@needs(*SPELLING, "multiply", "add", "reshape", "erf", "strided_slice", "sum", "broadcast_to")
+@support.needs_emulator
+@pytest.mark.parametrize(
+    "network, rows, lacks, on_host",
+    [
+        (Layers, 1, SPELLING, set()),
+        (Layers, 3, SPELLING, set()),
+        (Layers, 1, {*SPELLING, "erf"}, {"erf"}),
+        (Layers, 3, {*SPELLING, "erf"}, {"erf"}),
+        (Shown, 1, SPELLING, {"equal"}),
+        # The whole region, and then each update, which it was asked about before.
+        (Layers, 1, {*SPELLING, "sum", "large"}, {"equal", "where", "sum"}),
+        (Layers, 3, {*SPELLING, "all"}, ALL),
+    ],
+)
+def test_updates_need_none_of_the_ops_that_spell_them(network, rows, lacks, on_host, monkeypatch):
+    mod = attention(rows, network())
+    arguments = tensors(numbers(rows, 0), range(rows))
+    states = [tvm.runtime.tensor(numbers(ROWS, seed)) for seed in (1, 2)]
+    expected = [item.numpy() for item in machine_of(mod)["main"](*arguments, *states)]
+    ask = composites.Target.ask_driver
+
+    def decline(target, function, bounds, finish):
+        labels = labels_of(function)
+        refuses = {"all": finish, "large": finish and "state_update" in labels}
+        if labels & lacks or any(refuses[word] for word in lacks & refuses.keys()):
+            return Answer("the chip has no such op")
+        return ask(target, function, bounds, finish)
+
+    monkeypatch.setattr(composites.Target, "ask_driver", decline)
+    report = backend.offload_report(support.partition_for(mod))
+    assert {op.op.removeprefix("relax.") for op in report.on_host} == on_host, report
+    for result, wanted in zip(machine_of(mod)["main"](*arguments, *states), expected, strict=True):
+        np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-5, atol=1e-5)
