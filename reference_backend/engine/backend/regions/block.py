@@ -382,7 +382,8 @@ class Block:
             return [binding for part in members.items() for binding in self._on_host(*part)]
         if region.function is None:
             return []
-        function = region.function.with_attr("global_symbol", region.symbol)
+        function = self._records.with_states(region.function, region.arguments, region.outputs)
+        function = function.with_attr("global_symbol", region.symbol)
         bounds = symbol_bounds(function, self._target.options, self._scope.bounds)
         # Leave default bounds open: RunCodegen's options may still set them.
         bounded = {

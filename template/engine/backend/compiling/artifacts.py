@@ -94,8 +94,8 @@ class Artifact:
         lines += [f"  {name:20}{value}" for name, value in scalars.items() if name != "symbol"]
         lines += _listed("bytes", self.sizes)
         lines += [f"  {'stored with':20}{name}" for name in self.stored_with]
-        for title in ("options", "symbol_bounds"):
-            lines += _listed(title, self.manifest[title])
+        for title in ("options", "symbol_bounds", "states"):
+            lines += _listed(title, self.manifest.get(title, {}))
         for override in self.manifest["overrides"]:
             value = json.dumps(override["value"])
             lines.append(
@@ -236,6 +236,10 @@ def _read_manifest(text: str) -> JsonObject:
     for name, value in manifest["symbol_bounds"].items():
         if type(value) is not int:
             refuse(f"has an impossible bound of '{name}'")
+    states = manifest.get("states", {})
+    ends = states.values() if isinstance(states, dict) else [None]
+    if not all(isinstance(end, dict) and set(map(type, end.values())) == {int} for end in ends):
+        refuse("has impossible states")
     for override in manifest["overrides"]:
         if not isinstance(override, dict) or override.keys() != {"option", "value", "variable"}:
             refuse("has impossible overrides")

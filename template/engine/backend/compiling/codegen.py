@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import relax
 
 from ...version import VERSION
+from ..ir.states import states_of_region
 from ..libraries import _library
 from ..settings.driver_options import ATTRIBUTE, DRIVERS, FILES
 from ..settings.options import Options
@@ -81,6 +82,9 @@ def _compile(
         "constants_sha256": _tensors_sha256(graph["constants"]),
         "options_sha256": _sha256(json.dumps(recorded, sort_keys=True).encode()),
     }
+    states = states_of_region(function)
+    if states:
+        manifest["states"] = states
     if graph["samples"]:
         manifest["samples_sha256"] = _tensors_sha256(graph["samples"])
 

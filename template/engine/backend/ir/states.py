@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _ATTRIBUTE = "states"
 """Of a function: the fields of its states as JSON, and their initial values."""
 
+_OF_REGION = "states_of_region"
+"""Of a region: by state, its `input` and `output` among those of the region, as JSON."""
+
 _BUFFERS = "buffers"
 """Of a function: its `Buffers` as JSON."""
 
@@ -262,6 +265,30 @@ def variables_of(
     results = getattr(values.get(results, results), "fields", [results])
     before = {params[field["parameter"]]: field["name"] for field in fields}
     return before | {results[field["result"]]: field["name"] for field in fields}
+
+
+def with_states_of_region(
+    region: relax.Function,
+    names: Mapping[relax.Expr, str],
+    ends: Mapping[str, Sequence[relax.Expr]],
+) -> relax.Function:
+    """Return a region that knows which states of its model it reads and gives.
+
+    `names`: those of the states by their values.
+    `ends`: its inputs as "input", and its outputs as "output".
+    """
+    found: dict[str, dict[str, int]] = {}
+    for end, values in ends.items():
+        for place, value in enumerate(values):
+            if value in names:
+                found.setdefault(names[value], {})[end] = place
+    return region.with_attr(_OF_REGION, json.dumps(found)) if found else region
+
+
+def states_of_region(region: relax.Function) -> dict[str, dict[str, int]]:
+    """Return by state its `input` and its `output` among those of a region."""
+    states: dict[str, dict[str, int]] = json.loads(str(region.attrs.get(_OF_REGION, "{}")))
+    return states
 
 
 def bytes_of_states(mod: tvm.IRModule) -> dict[str, int]:

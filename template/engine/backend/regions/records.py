@@ -13,7 +13,7 @@ from tvm import relax
 from ..ir.amounts import Amounts, total
 from ..ir.origins import is_named, origin_of
 from ..ir.run_time_sizes import is_copy
-from ..ir.states import bytes_of_states, variables_of
+from ..ir.states import bytes_of_states, variables_of, with_states_of_region
 from ..ir.weights import shared_by_functions
 from ..passes import bound_values, is_opaque
 from ..report.names import Names
@@ -145,6 +145,12 @@ class Records:
         told = tuple(text for text in warnings if not text.startswith(_NOTE))
         notes = tuple(text.removeprefix(_NOTE) for text in warnings if text.startswith(_NOTE))
         self._regions[symbol] = _Region(tuple(composites), borders[0], borders[1], told, notes)
+
+    def with_states(
+        self, region: relax.Function, inputs: Sequence[relax.Expr], outputs: Sequence[relax.Var]
+    ) -> relax.Function:
+        """Return the function of a region that knows which states of the model it has."""
+        return with_states_of_region(region, self._states, {"input": inputs, "output": outputs})
 
     def _border(self, expr: relax.Expr) -> Border:
         name = str(expr.name) if isinstance(expr, relax.Var) else "a constant"

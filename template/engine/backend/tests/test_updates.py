@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Caches of which a call replaces rows: in place in sessions, and the same values elsewhere."""
 
+import re
+
 import numpy as np
 import pytest
 import tvm
@@ -128,6 +130,32 @@ def test_the_emulator_writes_only_the_rows(rows, monkeypatch):
     states = [tvm.runtime.tensor(np.array(it.initial)) for it in backend.states(machine)]
     machine["main"](*arguments, *states)
     assert written(machine) - before == in_place + 2 * BYTES
+
+
+@needs("matmul", "permute_dims")
+@support.needs_emulator
+def test_regions_of_a_library_have_the_names_of_states(tmp_path):
+    mod = attention(1)
+    support.skip_where_limited(mod)
+    library = tmp_path / "model.so"
+    compile_for(mod).export_library(str(library))
+    regions = {it.symbol: it for it in backend.offload_report(support.partition_for(mod)).regions}
+    found = set()
+    for artifact in backend.read_artifacts(library):
+        region = regions[artifact.symbol]
+        named = {
+            (item.state, end, place)
+            for end, items in (("input", region.inputs), ("output", region.outputs))
+            for place, item in enumerate(items)
+            if item.state
+        }
+        states = artifact.manifest.get("states", {})
+        ends = {(name, *end) for name, both in states.items() for end in both.items()}
+        assert ends == named
+        found |= {(name, end) for name, end, _ in ends}
+    assert found == {(name, end) for name in ("keys", "values") for end in ("input", "output")}
+    listed = " ".join(support.run_command("inspect", library)[1].split())
+    assert re.search(r'states keys={"input": \d, "output": \d} values={"input": \d', listed)
 
 
 class Read(Attention):
