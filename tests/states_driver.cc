@@ -3,8 +3,10 @@
  * \brief A driver on the kit that updates states where the caller has them. Its option `lacks`
  *  names what it declines, `fault` what it does wrong.
  */
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <future>
 #include <map>
 #include <string>
 #include <utility>
@@ -82,6 +84,21 @@ class Graph {
     if (Is("stale")) return;
     memory_[static_cast<size_t>(value)] = memory;
   }
+#endif
+
+#ifdef CAN_WAIT
+  // The work is done by another thread.
+  void Submit() {
+    is_done_ = std::async(std::launch::async, [this] { Run(); });
+  }
+  bool Wait(int64_t timeout_us) {
+    const auto limit = std::chrono::microseconds(timeout_us);
+    if (timeout_us >= 0 && is_done_.wait_for(limit) != std::future_status::ready) return false;
+    is_done_.get();
+    return true;
+  }
+  // The work is short.
+  void Cancel() {}
 #endif
 
   void Run() {
@@ -211,11 +228,16 @@ class Graph {
   }
 
   void Update(const Node& node) const {
+    auto *to = At<uint8_t>(node.out), *data = At<uint8_t>(node.inputs[0]);
+    if (Is("update before read")) Write(node, data);
+    if (to != data) std::memcpy(to, data, BytesOf(program_.At(node.out)));
+    Write(node, to);
+  }
+
+  /*! \brief Writes the new slices. */
+  void Write(const Node& node, uint8_t* to) const {
     const Value &out = program_.At(node.out), &value = program_.At(node.inputs[1]);
-    auto* to = At<uint8_t>(node.out);
     const auto* from = At<const uint8_t>(node.inputs[1]);
-    if (to != At<uint8_t>(node.inputs[0]))
-      std::memcpy(to, At<uint8_t>(node.inputs[0]), BytesOf(out));
     const int32_t axis = node.update.axis;
     const int64_t before = CountBefore(out.dims, axis), size = out.dims[axis];
     const int64_t count = value.dims[axis];
@@ -235,6 +257,9 @@ class Graph {
   /*! \brief By value: where it is, and where it was before the caller said so. */
   std::vector<void*> memory_, own_;
   std::vector<Block> blocks_;
+#ifdef CAN_WAIT
+  std::future<void> is_done_;
+#endif
 };
 
 constexpr npu_option_info kOptions[] = {

@@ -141,6 +141,7 @@ STATES = {
     ("lacks", "equal, less, select"): None,
     ("fault", "stale"): "a_cache_is_filled_to_its_last_row",
     ("fault", "one too far"): "a_cache_is_filled_to_its_last_row",
+    ("fault", "update before read"): "what_a_state_was_is_read_beside_its_update",
     ("fault", "weights of another program"): "models_in_turn_have_their_own_weights",
 }
 """Settings of the driver, and the case of the suite of states that then fails."""
@@ -180,7 +181,7 @@ print("on the host:", *sorted({op.op for op in decoder.report.on_host}))
 
 
 def test_a_driver_on_the_kit_updates_states_where_they_are(reference: Path, tmp_path: Path) -> None:
-    for folder, *switches in (("binds",), ("copies", "-DNO_BIND")):
+    for folder, *switches in (("binds",), ("copies", "-DNO_BIND"), ("waits", "-DCAN_WAIT")):
         library = tmp_path / folder / "libtvm_example_npu_driver.so"
         build_kit_driver(HERE / "states_driver.cc", library, *switches)
     setting = {"EXAMPLE_NPU_DRIVER_DIR": str(tmp_path / "binds"), "EXAMPLE_NPU_DRIVER": "vendor"}
@@ -189,18 +190,22 @@ def test_a_driver_on_the_kit_updates_states_where_they_are(reference: Path, tmp_
     for (option, words), failed in STATES.items():
         given = {**setting, f"EXAMPLE_NPU_{option.upper()}": words}
         if failed is None:
-            assert "states: 10 passed" in run(*command, cwd=tmp_path, **given)
+            assert "states: 11 passed" in run(*command, cwd=tmp_path, **given)
             continue
-        subjects = ("--filter", "to_its_last_row", "--filter", "their_own_weights")
+        words = ("to_its_last_row", "their_own_weights", "beside_its_update")
+        subjects = [word for name in words for word in ("--filter", name)]
         done = attempt(*command, *subjects, cwd=tmp_path, **given)
         found = f"FAILED states/{failed}: " in done.stdout
         assert (done.returncode, found) == (1, True), done.stdout
     copies = {**setting, "EXAMPLE_NPU_DRIVER_DIR": str(tmp_path / "copies")}
-    assert "states: 10 passed" in run(*command, cwd=tmp_path, **copies)
+    waits = {**setting, "EXAMPLE_NPU_DRIVER_DIR": str(tmp_path / "waits")}
+    for given in (copies, {**waits, "EXAMPLE_NPU_FAULT": "copies are errors"}):
+        assert "states: 11 passed" in run(*command, cwd=tmp_path, **given)
     # With buffers of the caller, and around a profile: an update writes a row of 64 numbers.
     for given, updates in (
         (setting, 2),
         (copies, 2),
+        (waits, 2),
         ({**setting, "EXAMPLE_NPU_LACKS": "update"}, 0),
         ({**setting, "EXAMPLE_NPU_LACKS": "update, equal"}, 0),
         ({**setting, "EXAMPLE_NPU_LACKS": "equal, less, select"}, 2),

@@ -78,10 +78,29 @@ def _function(rows: int, weights: dict[str, Array]) -> relax.Function:
             attended = emit(relax.op.matmul(emit(relax.op.nn.softmax(seen, -1)), values))
             result = builder.emit_output(relax.Tuple([attended, keys, values]))
         builder.emit_func_output(result)
+    return _keeping(builder, CACHES)
+
+
+def _both() -> relax.Function:
+    """Return a function: (x, positions, keys) -> (keys before and after it, added, keys)."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, WIDTH), "float32"))
+    positions = relax.Var("positions", relax.TensorType((1,), "int64"))
+    keys = relax.Var("keys", relax.TensorType((CAPACITY, WIDTH), "float32"))
+    with builder.function("main", [x, positions, keys]):
+        with builder.dataflow():
+            after = _updated(builder, keys, x, positions)
+            both = builder.emit(relax.op.add(keys, after))
+            result = builder.emit_output(relax.Tuple([both, after]))
+        builder.emit_func_output(result)
+    return _keeping(builder, ["keys"])
+
+
+def _keeping(builder: relax.BlockBuilder, names: Sequence[str]) -> relax.Function:
+    """Return the function that was built, whose parameters of these names are states."""
     position = Position("positions", -1, 0, 0, CAPACITY)
     initial = tvm.runtime.tensor(np.zeros((CAPACITY, WIDTH), "float32"))
-    kept = [(name, name, initial, [position]) for name in CACHES]
-    return declare(builder.get()["main"], kept)
+    return declare(builder.get()["main"], [(name, name, initial, [position]) for name in names])
 
 
 def _updated(
@@ -124,12 +143,11 @@ class Decoder:
 
     def __init__(self, seed: int = 0) -> None:
         self.weights = _weights(seed)
-        functions = {
-            name: _function(rows, self.weights).with_attr("global_symbol", name)
-            for name, rows in FUNCTIONS.items()
-        }
+        functions = {name: _function(rows, self.weights) for name, rows in FUNCTIONS.items()}
+        functions["both"] = _both()
+        named = {name: it.with_attr("global_symbol", name) for name, it in functions.items()}
         options = options_of()
-        partitioned = partition_for(tvm.IRModule(functions), options=options)
+        partitioned = partition_for(tvm.IRModule(named), options=options)
         self.report = offload_report(partitioned)
         self._executable = compile_partitioned(partitioned, options)
 
@@ -207,6 +225,21 @@ def a_row_may_be_written_again(decoder: Decoder) -> None:
         conversation.call(PROMPT)
         conversation.length = 1
         conversation.call(1, seed=1)
+
+
+def what_a_state_was_is_read_beside_its_update(decoder: Decoder) -> None:
+    """Add what a cache was and what it becomes, in one function."""
+    with ExitStack() as until:
+        conversation = decoder.opened(until)
+        conversation.call(PROMPT)
+        keys, x = conversation.expected.caches["keys"], _rows(1)
+        before = keys.copy()
+        keys[1] = x
+        given = map(tvm.runtime.tensor, (x, np.ones(1, "int64")))
+        found = conversation.session["both"](*given).numpy()
+        same = np.array_equal(found, before + keys)
+        _expect(same, "what the state was is read after its update")
+        conversation.check("after a call that reads a state as it was")
 
 
 def conversations_in_turn_are_those_apart(decoder: Decoder) -> None:
@@ -339,6 +372,7 @@ def threads_have_sessions_of_their_own(decoder: Decoder) -> None:
 CHECKS: tuple[Callable[[Decoder], None], ...] = (
     a_cache_is_filled_to_its_last_row,
     a_row_may_be_written_again,
+    what_a_state_was_is_read_beside_its_update,
     conversations_in_turn_are_those_apart,
     a_copy_goes_its_own_way,
     a_reset_returns_to_the_beginning,
