@@ -87,7 +87,7 @@ class Graph {
 #endif
 
 #ifdef CAN_WAIT
-  // The work is done by another thread.
+  // Another thread does the work.
   void Submit() {
     is_done_ = std::async(std::launch::async, [this] { Run(); });
   }

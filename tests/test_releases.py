@@ -449,8 +449,8 @@ ROWS = {
 }
 
 
-# Trees of the first release are built, and of the last one that with a vendor's work: how all others
-# become today's, and today's becomes an invented one, other tests show.
+# Built are the first release with each row, and the last one with a vendor's edits. Other tests
+# show what updates make of trees.
 BUILT = [
     pytest.param(pair, row, id=f"{' to '.join(pair)}-{row}")
     for pair, rows in ((UPGRADES[0], [*ROWS]), (UPGRADES[-2], ["edits in vendor"]))

@@ -209,6 +209,15 @@ ffi::String DeclineReason(const ffi::ObjectRef& given, const ffi::String& driver
   }
 }
 
+/*! \brief Whether a driver takes all of a function as one update of slices. */
+bool IsUpdateFor(const ffi::ObjectRef& given, const ffi::String& driver,
+                 const OptionMap& driver_options) {
+  return Translated<Refusal>(kAbout, [&] {
+    const Region region(ReadFunction(given, {}));
+    return IsTakenAsUpdate(region->graph, ReadOptions(driver, driver_options, {}, {}));
+  });
+}
+
 /*! \brief What decides about a driver's programs besides its library and these options. */
 ffi::String Identity(const ffi::String& driver, const OptionMap& driver_options) {
   return Translated<Refusal>(" cannot use the compile cache: ", [&] {
@@ -274,6 +283,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def(GlobalName("codegen.new_artifact").c_str(), NewArtifact)
       .def(GlobalName("codegen.bundle").c_str(), MakeBundle)
       .def(GlobalName("codegen.decline_reason").c_str(), DeclineReason)
+      .def(GlobalName("codegen.is_update").c_str(), IsUpdateFor)
       .def(GlobalName("codegen.lowered_ops").c_str(), [] { return ToArray(LoweredOps()); })
       .def(GlobalName("codegen.drivers").c_str(), Drivers)
       .def(GlobalName("codegen.check_options").c_str(), CheckOptions)

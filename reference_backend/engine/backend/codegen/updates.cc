@@ -41,16 +41,18 @@ class Finder {
     for (const Node& node : graph.nodes) {
       if (node.kind != Node::Kind::kCall || node.composite < 0) continue;
       const auto composite = static_cast<size_t>(node.composite);
-      if (has_others_.size() <= composite) has_others_.resize(composite + 1);
-      if (!IsOfSpelling(node)) has_others_[composite] = true;
+      if (composites_.size() <= composite) composites_.resize(composite + 1);
+      composites_[composite].last = &node;
+      if (!IsOfSpelling(node)) composites_[composite].has_others = true;
     }
   }
 
   std::optional<Update> Find(const Node& node) const {
     if (node.op != "relax.where" || node.inputs.size() != 3) return std::nullopt;
     // What is fused with it would be lost.
-    if (node.composite >= 0 && has_others_[static_cast<size_t>(node.composite)]) {
-      return std::nullopt;
+    if (node.composite >= 0) {
+      const Composite& own = composites_[static_cast<size_t>(node.composite)];
+      if (own.has_others || own.last != &node) return std::nullopt;
     }
     const EntryRef &condition = node.inputs[0], &one = node.inputs[1], &other = node.inputs[2];
     const std::optional<int64_t> axis = AxisOf(condition, node.outputs[0]);
@@ -214,8 +216,12 @@ class Finder {
   }
 
   const Graph& graph_;
-  /*! \brief By composite: whether it has calls that no update is spelled with. */
-  std::vector<bool> has_others_;
+  struct Composite {
+    const Node* last = nullptr;
+    /*! \brief Whether it has calls that no update is spelled with. */
+    bool has_others = false;
+  };
+  std::vector<Composite> composites_;
 };
 
 /*! \brief Leaves out what neither the outputs nor other calls read. */

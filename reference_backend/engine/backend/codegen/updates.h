@@ -3,9 +3,9 @@
  * \file updates.h
  * \brief Finds slices that are replaced at positions that only the call knows.
  *
- * Importers spell this with comparisons, which every driver has: each place of an axis is compared
- * with the positions, and all of the tensor is written. A driver with `add_update` writes the
- * slices.
+ * Importers spell this with comparisons: each place of an axis is compared with the positions, and
+ * all of the tensor is written. A driver with `add_update` writes the slices, and needs none of
+ * those ops.
  */
 #ifndef CODEGEN_UPDATES_H_
 #define CODEGEN_UPDATES_H_

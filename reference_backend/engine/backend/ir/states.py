@@ -252,10 +252,15 @@ def redeclared(
     return function.with_attr(_ATTRIBUTE, [text, *map(change, tensors)])
 
 
-def variables_of(
-    function: relax.Function, values: Mapping[relax.Var, relax.Expr]
-) -> dict[relax.Expr, str]:
-    """Return the name of a state by the variables that hold it before and after a call.
+class Variables(NamedTuple):
+    """The names of states by the variables that hold them before and after a call."""
+
+    before: Mapping[relax.Expr, str]
+    after: Mapping[relax.Expr, str]
+
+
+def variables_of(function: relax.Function, values: Mapping[relax.Var, relax.Expr]) -> Variables:
+    """Return the variables that hold the states of a function.
 
     `values`: the values of variables in the function.
     """
@@ -263,22 +268,22 @@ def variables_of(
     params = {str(param.name): param for param in function.params}
     results = function.body.body
     results = getattr(values.get(results, results), "fields", [results])
-    before = {params[field["parameter"]]: field["name"] for field in fields}
-    return before | {results[field["result"]]: field["name"] for field in fields}
+    return Variables(
+        {params[field["parameter"]]: field["name"] for field in fields},
+        {results[field["result"]]: field["name"] for field in fields},
+    )
 
 
 def with_states_of_region(
     region: relax.Function,
-    names: Mapping[relax.Expr, str],
-    ends: Mapping[str, Sequence[relax.Expr]],
+    inputs: Sequence[relax.Expr],
+    outputs: Sequence[relax.Expr],
+    variables: Variables,
 ) -> relax.Function:
-    """Return a region that knows which states of its model it reads and gives.
-
-    `names`: those of the states by their values.
-    `ends`: its inputs as "input", and its outputs as "output".
-    """
+    """Return a region that knows which states of its model it reads and gives."""
     found: dict[str, dict[str, int]] = {}
-    for end, values in ends.items():
+    ends = ("input", inputs, variables.before), ("output", outputs, variables.after)
+    for end, values, names in ends:
         for place, value in enumerate(values):
             if value in names:
                 found.setdefault(names[value], {})[end] = place

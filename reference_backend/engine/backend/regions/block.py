@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -122,7 +122,7 @@ class Block:
         self._unit_of: dict[int, _Unit] = {}
         self._readers: dict[relax.Var, list[_Unit]] = {}
         self._answers: dict[tuple[Composite, ...], Answer] = {}
-        self._copied: dict[int, Composite] = {}
+        self._copied: dict[int, list[Composite]] = {}
         self._cuts = 0
         self._groups: list[list[_Unit]] = []
 
@@ -222,7 +222,7 @@ class Block:
                 builder.bind(var, relax.TupleGetItem(builder.use(fields), index))
         attributes = {"Codegen": BACKEND, "global_symbol": self._scope.name}
         function = builder.finish(outputs, attributes) if outputs else None
-        inside = [self._bindings[member].value for unit in composites for member in unit.members]
+        inside = [self._bindings[at].value for unit in composites for at in self._ops_of(unit)]
         calls = [value for value in inside if isinstance(value, relax.Call)]
 
         def count_operations() -> int:
@@ -230,6 +230,11 @@ class Block:
             return sum(table.count_operations(call, values, bounds) for call in calls)
 
         return Region(composites, outputs, function, builder.arguments, calls, count_operations)
+
+    def _ops_of(self, composite: Composite) -> list[int]:
+        """Return the bindings that a composite stands for; of those that are copied, the first."""
+        owners = ((at, self._copied.get(at, [])) for at in composite.copies)
+        return [*(at for at, own in owners if composite in own[:1]), *composite.members]
 
     def _give_samples(self, regions: Sequence[Region]) -> None:
         """Let the driver see what enters regions for a user's data."""
@@ -351,19 +356,19 @@ class Block:
                     where[index] = {"reason": self._reason(index)}
                 continue
             region = next(regions)
-            restore = self._real_forms.restore
-            members = {it: restore(it) if region.reason else it.members for it in region.composites}
-            result += self._call_region(region, members)
+            members = {composite: self._ops_of(composite) for composite in region.composites}
+            for composite in region.composites if region.reason else []:
+                # What other composites copy is computed once.
+                copied = (at for at in composite.copies if self._copied.pop(at, None))
+                members[composite] = [*copied, *self._real_forms.restore(composite)]
+            result += self._call_region(region, members.values())
             for composite in region.composites:
-                copied = [at for at in composite.copies if self._copied.get(at) is composite]
-                for member in copied + members[composite]:
-                    if region.declined:
-                        self._records.add_decline(self._bindings[member], region.declined)
-                    if region.reason is not None:
-                        where[member] = {"reason": region.reason}
-                    else:
-                        where[member] = {"region": region.symbol, "composite": composite.label}
-        owners = {**self._finder.found, **self._copied}
+                place: Where = {"region": region.symbol, "composite": composite.label}
+                place = place if region.reason is None else {"reason": region.reason}
+                where.update(dict.fromkeys(members[composite], place))
+                for member in members[composite] if region.declined else []:
+                    self._records.add_decline(self._bindings[member], region.declined)
+        owners = {**self._finder.found, **{at: own[0] for at, own in self._copied.items()}}
         for index, binding in enumerate(self._bindings):
             if index in where and isinstance(binding.value, relax.Call):
                 place = where[index]
@@ -371,15 +376,13 @@ class Block:
                 self._records.add(binding, {**place, "types": precision.of(index, on_host)})
         return result
 
-    def _call_region(
-        self, region: Region, members: Mapping[Composite, list[int]]
-    ) -> list[relax.Binding]:
+    def _call_region(self, region: Region, members: Iterable[list[int]]) -> list[relax.Binding]:
         """Keep the function of a region, and return the bindings that call it.
 
-        `members`: the bindings of composites that go back to the host.
+        `members`: the bindings of each composite, for a region that goes back to the host.
         """
         if region.reason:
-            return [binding for part in members.items() for binding in self._on_host(*part)]
+            return [binding for part in members for binding in self._on_host(part)]
         if region.function is None:
             return []
         function = self._records.with_states(region.function, region.arguments, region.outputs)
@@ -411,18 +414,15 @@ class Block:
         ]
         return [relax.VarBinding(results, call), *fields]
 
-    def _on_host(self, composite: Composite, members: list[int]) -> Iterator[relax.Binding]:
+    def _on_host(self, members: list[int]) -> Iterator[relax.Binding]:
         """Generate the bindings of a composite that goes back to the host."""
-        copies: dict[relax.Expr, relax.Expr] = {}
-        for member in sorted([*composite.copies, *members]):
+        for member in members:
             binding = self._bindings[member]
-            var, value = binding.var, binding.value
+            value = binding.value
             if isinstance(value, relax.Call):
                 arguments = [resolve(argument, self._scope.values) for argument in value.args]
-                value = with_arguments(value, [copies.get(item, item) for item in arguments])
-            if member in composite.copies:
-                copies[var] = var = relax.DataflowVar(var.name, var.ty)
-            yield relax.VarBinding(var, value)
+                value = with_arguments(value, arguments)
+            yield relax.VarBinding(binding.var, value)
 
     @cached_property
     def _wholes(self) -> dict[relax.Var, str]:

@@ -13,7 +13,7 @@ from tvm import relax
 from ..ir.amounts import Amounts, total
 from ..ir.origins import is_named, origin_of
 from ..ir.run_time_sizes import is_copy
-from ..ir.states import bytes_of_states, variables_of, with_states_of_region
+from ..ir.states import Variables, bytes_of_states, variables_of, with_states_of_region
 from ..ir.weights import shared_by_functions
 from ..passes import bound_values, is_opaque
 from ..report.names import Names
@@ -95,7 +95,7 @@ class Records:
         self._details = Details({}, {})
         self.ops: list[OpPlacement] = []
         self._regions: dict[str, _Region] = {}
-        self._states: dict[relax.Expr, str] = {}
+        self._states = Variables({}, {})
         self.declines: list[str] = []
         self._mod = mod
         self._earlier = _earlier_report(mod)
@@ -138,9 +138,15 @@ class Records:
         warnings: Sequence[str] = (),
     ) -> None:
         """Record the inputs and outputs of a region, and what the driver says of it."""
+        before, after = self._states
+        # A region may read what a state becomes, and give another one what it was.
         borders = [
-            tuple(self._border(value) for value in values if isinstance(value.ty, relax.TensorType))
-            for values in (inputs, outputs)
+            tuple(
+                self._border(value, names)
+                for value in values
+                if isinstance(value.ty, relax.TensorType)
+            )
+            for values, names in ((inputs, {**after, **before}), (outputs, {**before, **after}))
         ]
         told = tuple(text for text in warnings if not text.startswith(_NOTE))
         notes = tuple(text.removeprefix(_NOTE) for text in warnings if text.startswith(_NOTE))
@@ -150,12 +156,12 @@ class Records:
         self, region: relax.Function, inputs: Sequence[relax.Expr], outputs: Sequence[relax.Var]
     ) -> relax.Function:
         """Return the function of a region that knows which states of the model it has."""
-        return with_states_of_region(region, self._states, {"input": inputs, "output": outputs})
+        return with_states_of_region(region, inputs, outputs, self._states)
 
-    def _border(self, expr: relax.Expr) -> Border:
+    def _border(self, expr: relax.Expr, states: Mapping[relax.Expr, str]) -> Border:
         name = str(expr.name) if isinstance(expr, relax.Var) else "a constant"
         size = self._amounts.bytes_of(expr)
-        return Border(name, self._details.type_of(expr), size, self._states.get(expr))
+        return Border(name, self._details.type_of(expr), size, states.get(expr))
 
     def on_host(self, but: Sequence[str] = ()) -> list[OpPlacement]:
         """Return the ops on the host that compute something."""

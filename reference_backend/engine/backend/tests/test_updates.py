@@ -182,7 +182,7 @@ def test_what_else_reads_a_state_sees_its_value():
 
 
 class Layers(torch.nn.Module):
-    """Two caches with the same mask, and an op in between that some drivers lack."""
+    """Two caches, and an op in between that some drivers lack."""
 
     def __init__(self):
         super().__init__()
@@ -196,6 +196,17 @@ class Layers(torch.nn.Module):
         return x, self.two.sum(1)
 
 
+class Shared(Layers):
+    """Both caches have one mask."""
+
+    def forward(self, x, rows):
+        mask = torch.arange(ROWS).reshape(1, ROWS, 1) == rows
+        self.one.copy_(torch.where(mask, x, self.one))
+        x = torch.erf(self.one[:, :1] * 2 + x * 3)
+        self.two.copy_(torch.where(mask, x, self.two))
+        return x, self.two.sum(1)
+
+
 class Shown(Layers):
     """The mask is a result as well."""
 
@@ -204,6 +215,25 @@ class Shown(Layers):
         self.one.copy_(torch.where(mask, x, self.one))
         self.two.copy_(torch.where(mask, x * 2, self.two))
         return self.one + self.two, mask
+
+
+class Crossed(Layers):
+    """The mask of an update is a part of another selection."""
+
+    def forward(self, x, rows):
+        mask = torch.arange(ROWS).reshape(1, ROWS, 1) == rows
+        self.one.copy_(torch.where(mask, x, self.one))
+        self.two.copy_(torch.where(torch.where(mask, x, self.two) == 0, x, self.two))
+        return self.one + self.two
+
+
+class Selected(Layers):
+    """Selections that update nothing."""
+
+    def forward(self, x, rows):
+        self.one.add_(torch.where(x == 0, 1.0, x).sum(1, keepdim=True))
+        self.two.copy_(torch.where(torch.arange(WIDTH) == rows[0], self.two, 2.0))
+        return self.one + self.two
 
 
 def labels_of(function):
@@ -219,41 +249,111 @@ def labels_of(function):
     return {name.split(".")[-1] for name in names if name}
 
 
+@pytest.fixture
+def declining(monkeypatch):
+    """Let the driver decline composites by their labels, and regions with some in them."""
+
+    def begin(*labels, regions_with=()):
+        ask = composites.Target.ask_driver
+
+        def decline(target, function, bounds, finish):
+            found = labels_of(function)
+            if found & {*labels} or (finish and found & {*regions_with}):
+                return Answer("the chip has no such op")
+            return ask(target, function, bounds, finish)
+
+        monkeypatch.setattr(composites.Target, "ask_driver", decline)
+
+    return begin
+
+
+def assert_right(network, rows, **options):
+    """Compare a model with torch, and return its report."""
+    x, states = numbers(rows, 0), [numbers(ROWS, seed) for seed in (1, 2)]
+    mod = attention(rows, network)
+    for name, state in zip(("one", "two"), states, strict=True):
+        getattr(network, name).copy_(torch.from_numpy(state))
+    results = network(torch.from_numpy(x), torch.arange(rows))
+    results = results if isinstance(results, tuple) else (results,)
+    expected = [item.numpy() for item in (*results, network.one, network.two)]
+    machine = VirtualMachine(compile_for(mod, **options), tvm.cpu())
+    found = machine["main"](*tensors(x, range(rows)), *map(tvm.runtime.tensor, states))
+    for mine, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine.numpy(), right, rtol=1e-4, atol=1e-4)
+    report = backend.offload_report(support.partition_for(mod, **options))
+    assert len({(op.name, op.op) for op in report.ops}) == len(report.ops), report
+    return report
+
+
+def names_of(ops):
+    return {op.op.removeprefix("relax.") for op in ops}
+
+
 SPELLING = {"equal", "less", "where", "max", "take"}
-ALL = {*SPELLING, "add", "erf", "reshape", "strided_slice", "sum"}
+whole = needs(
+    *SPELLING, "multiply", "add", "reshape", "erf", "strided_slice", "sum", "broadcast_to"
+)
 
 
-@needs(*SPELLING, "multiply", "add", "reshape", "erf", "strided_slice", "sum", "broadcast_to")
+@whole
+@support.needs_emulator
+@pytest.mark.parametrize(("network", "rows"), [(Layers, 1), (Layers, 3), (Shared, 1)])
+@pytest.mark.parametrize("lacks", ["", "erf"])
+def test_updates_need_none_of_the_ops_that_spell_them(network, rows, lacks, declining):
+    """Also where two regions share the mask, with the host in between."""
+    declining(*SPELLING, lacks)
+    report = assert_right(network(), rows)
+    assert names_of(report.on_host) == {lacks} - {""}
+    updates = [op for op in report.ops if op.composite == "state_update"]
+    assert names_of(updates) == (SPELLING if rows > 1 else {"equal", "where"}) | (
+        {"reshape"} if rows > 1 else set()
+    )
+    assert len({op.region for op in updates}) == (2 if lacks else 1)
+
+
+@whole
 @support.needs_emulator
 @pytest.mark.parametrize(
-    "network, rows, lacks, on_host",
+    ("network", "on_host"), [(Shown, {"equal"}), (Crossed, {"equal", "where"}), (Selected, None)]
+)
+def test_what_else_reads_the_mask_has_it(network, on_host, declining):
+    declining("equal")
+    report = assert_right(network(), 1)
+    if on_host is None:
+        assert all(op.composite != "state_update" for op in report.ops)
+        return
+    assert names_of(report.on_host) <= on_host
+    assert "equal" in names_of(report.on_host)
+    assert any(op.composite == "state_update" for op in report.ops)
+
+
+@whole
+@support.needs_emulator
+@pytest.mark.parametrize(
+    ("network", "rows", "options", "updates"),
     [
-        (Layers, 1, SPELLING, set()),
-        (Layers, 3, SPELLING, set()),
-        (Layers, 1, {*SPELLING, "erf"}, {"erf"}),
-        (Layers, 3, {*SPELLING, "erf"}, {"erf"}),
-        (Shown, 1, SPELLING, {"equal"}),
-        # The whole region, and then each update, which it was asked about before.
-        (Layers, 1, {*SPELLING, "sum", "large"}, {"equal", "where", "sum"}),
-        (Layers, 3, {*SPELLING, "all"}, ALL),
+        (Layers, 3, {"max_regions": 1}, 1),
+        (Layers, 3, {"min_region_ops": 99}, 0),
+        (Layers, 3, {"keep_on_host": ["where"]}, 0),
+        (Shared, 1, {"max_regions": 1}, 1),
+        # The mask that both have is computed once, on the host.
+        (Shared, 1, {"min_region_ops": 4}, 1),
+        (Shared, 1, {"min_region_ops": 99}, 0),
     ],
 )
-def test_updates_need_none_of_the_ops_that_spell_them(network, rows, lacks, on_host, monkeypatch):
-    mod = attention(rows, network())
-    arguments = tensors(numbers(rows, 0), range(rows))
-    states = [tvm.runtime.tensor(numbers(ROWS, seed)) for seed in (1, 2)]
-    expected = [item.numpy() for item in machine_of(mod)["main"](*arguments, *states)]
-    ask = composites.Target.ask_driver
+def test_updates_go_back_to_the_host(network, rows, options, updates, declining):
+    declining(*SPELLING, "erf")
+    report = assert_right(network(), rows, **options)
+    assert {"erf", "where", "equal"} <= names_of(report.on_host), report
+    assert len({op.region for op in report.ops if op.composite == "state_update"}) == updates
 
-    def decline(target, function, bounds, finish):
-        labels = labels_of(function)
-        refuses = {"all": finish, "large": finish and "state_update" in labels}
-        if labels & lacks or any(refuses[word] for word in lacks & refuses.keys()):
-            return Answer("the chip has no such op")
-        return ask(target, function, bounds, finish)
 
-    monkeypatch.setattr(composites.Target, "ask_driver", decline)
-    report = backend.offload_report(support.partition_for(mod))
-    assert {op.op.removeprefix("relax.") for op in report.on_host} == on_host, report
-    for result, wanted in zip(machine_of(mod)["main"](*arguments, *states), expected, strict=True):
-        np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-5, atol=1e-5)
+@whole
+@support.needs_emulator
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_region_that_is_declined_has_the_ops_again(rows, declining):
+    declining("equal", regions_with=["state_update"])
+    report = assert_right(Layers(), rows)
+    assert {"equal"} <= names_of(report.on_host) <= {"equal", "where", "take", "less", "reshape"}
+    assert all(op.composite != "state_update" for op in report.ops)
+    assert "where" in names_of(report.offloaded)

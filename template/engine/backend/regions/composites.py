@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import tvm_ffi
@@ -49,6 +49,11 @@ class Target:
         driver = self.options.driver
         return answer_about(function, driver, self._driver_options, bounds, finish, self._rule)
 
+    def takes_as_update(self, function: relax.Function) -> bool:
+        """Whether the driver takes all of a composite as one update of slices."""
+        ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.is_update")
+        return bool(ask(function, self.options.driver, self._driver_options))
+
 
 class Bindings(list[relax.Binding]):
     """The bindings of a dataflow block, their readers, and all values that it can read."""
@@ -88,7 +93,9 @@ class Composite:
     arguments: list[relax.Expr]
     """The arguments of the function."""
     copies: list[int] = field(default_factory=list)
-    """The bindings that it computes for itself, since others read them as well."""
+    """The bindings that it computes for itself, since others may read them too."""
+    instead: Mapping[int, Composite] = field(default_factory=dict)
+    """The composites that its members were, by member."""
 
     @property
     def label(self) -> str:
@@ -233,28 +240,32 @@ class CompositeFinder:
         else:
             self.found.update((member, composite) for member in composite.members)
 
-    def take(self, members: list[int], copies: list[int], composition: Composition) -> None:
-        """Make a composite that ends at the last of its members, if the driver takes it."""
+    def take_update(self, members: list[int], copies: list[int], composition: Composition) -> bool:
+        """Make a composite, if the driver takes it as one update; return whether it does."""
         composite = self._make_composite(members, members[-1:], composition, {}, copies)
-        if self._ask(composite):
-            return
+        if self._ask(composite) or not self._target.takes_as_update(composite.function):
+            return False
+        instead = {member: self.found[member] for member in members if member in self.found}
+        composite = replace(composite, instead=instead)
         for member in members:
             self.declined.pop(member, None)
             self.found[member] = composite
+        return True
 
-    def copied(self) -> dict[int, Composite]:
-        """Return the bindings that only composites read which copy them, and one of these each."""
+    def copied(self) -> dict[int, list[Composite]]:
+        """Return the bindings that only composites with a copy of them read, and these."""
         owners: dict[int, list[Composite]] = {}
         for composite in dict.fromkeys(self.found.values()):
             for at in composite.copies:
                 owners.setdefault(at, []).append(composite)
-        copied: dict[int, Composite] = {}
+        copied: dict[int, list[Composite]] = {}
         for at in sorted(owners, reverse=True):
-            var = self._bindings[at].var
+            var, own = self._bindings[at].var, owners[at]
             readers = {self._bindings.position[user] for user in self._bindings.users.get(var, ())}
-            inside = {member for composite in owners[at] for member in composite.members}
-            if isinstance(var, relax.DataflowVar) and readers <= inside | copied.keys():
-                copied[at] = owners[at][0]
+            inside = {member for composite in own for member in composite.members}
+            inside |= {other for other, its in copied.items() if all(it in own for it in its)}
+            if isinstance(var, relax.DataflowVar) and readers <= inside:
+                copied[at] = own
         return copied
 
     def _ask(self, composite: Composite) -> str:
@@ -285,8 +296,11 @@ class CompositeFinder:
         """
         self._answers[composite.label, tuple(composite.members)] = declined
         for member in composite.members:
-            self.declined[member] = declined
-            del self.found[member]
+            if member in composite.instead:
+                self.found[member] = composite.instead[member]
+            else:
+                self.declined[member] = declined
+                del self.found[member]
         if composite.composition.kind.has_other_form:
             self.refused.append((composite, declined))
             self._lost.update(composite.members)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes updates of a state as one composite, where the driver declines ops that spell them.
+"""Takes an update of a state as one composite, where not all ops that spell it are on the NPU.
 
 Importers compare each place of an axis with the positions, and select. The codegen makes an update
 of that, so a driver with `add_update` needs none of these ops.
 """
 
 from __future__ import annotations
+
+from tvm import relax
 
 from ..passes.rewriting import op_name
 from ..table.capability import Op
@@ -18,7 +20,7 @@ _CONDITION = ("relax.reshape", "relax.less", "relax.max", "relax.where")
 
 
 def find_updates(finder: CompositeFinder, bindings: Bindings) -> None:
-    """Find the updates that the driver takes only as a whole."""
+    """Find the updates that the driver takes as a whole, but not by their ops."""
     inside: set[int] = set()
     for index in reversed(range(len(bindings))):
         # The condition of an update is a selection as well.
@@ -35,8 +37,7 @@ def _find_update(finder: CompositeFinder, bindings: Bindings, index: int) -> lis
         return []
     if any(len(finder.found[at].members) > 1 for at in places & finder.found.keys()):
         return []
-    finder.take(own, condition, _UPDATE)
-    return condition
+    return condition if finder.take_update(own, condition, _UPDATE) else []
 
 
 def _condition_of(bindings: Bindings, index: int) -> list[int]:
@@ -57,10 +58,11 @@ def _condition_of(bindings: Bindings, index: int) -> list[int]:
 
 
 def _rows_of(bindings: Bindings, index: int, condition: list[int]) -> list[int]:
-    """Return the call that chooses the rows, if only this selection reads them."""
+    """Return the call that chooses the rows, if nothing else reads them."""
     at = bindings.position.get(bindings[index].value.args[2])
     if at is None or op_name(bindings[at].value) != "relax.take":
         return []
     is_chosen = bindings.position.get(bindings[at].value.args[1]) in condition
-    is_own = bindings.users.get(bindings[at].var) == [bindings[index].var]
+    var = bindings[at].var
+    is_own = isinstance(var, relax.DataflowVar) and bindings.users[var] == [bindings[index].var]
     return [at] if is_chosen and is_own else []

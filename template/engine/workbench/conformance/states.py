@@ -229,6 +229,9 @@ def a_row_may_be_written_again(decoder: Decoder) -> None:
 
 def what_a_state_was_is_read_beside_its_update(decoder: Decoder) -> None:
     """Add what a cache was and what it becomes, in one function."""
+    offloaded = decoder.report.offloaded
+    if offloaded and all(op.function != "both" for op in offloaded):
+        raise NotRun("the function that reads a state beside its update runs on the host")
     with ExitStack() as until:
         conversation = decoder.opened(until)
         conversation.call(PROMPT)
@@ -237,8 +240,9 @@ def what_a_state_was_is_read_beside_its_update(decoder: Decoder) -> None:
         keys[1] = x
         given = map(tvm.runtime.tensor, (x, np.ones(1, "int64")))
         found = conversation.session["both"](*given).numpy()
-        same = np.array_equal(found, before + keys)
-        _expect(same, "what the state was is read after its update")
+        is_late = not np.allclose(found, before + keys) and np.allclose(found, keys + keys)
+        _expect(not is_late, "what the state was is read after its update")
+        _expect_close([found], [before + keys], "of the state and what it was")
         conversation.check("after a call that reads a state as it was")
 
 
