@@ -448,15 +448,15 @@ def assert_right_on_instructions(python: Path, folder: Path) -> None:
     kit = (python, "-m", "tvm_isa_npu", "conformance", *IN_ONE_PROCESS, "--output", folder / "kit")
     ops = ("matmul-square", "conv2d-", "softmax-", "layer_norm-", "gelu-", "cumsum-", "topk-")
     chosen = [word for op in ops for word in ("--filter", f"ops/{op}")]
-    chosen += ["--filter", "quantized/conv2d-", "--filter", "quantized/add-"]
+    chosen += ["--filter", "quantized/conv2d-", "--filter", "quantized/add-", "--filter", "states/"]
     run(
-        *(*kit, "--suite", "ops,quantized", *chosen),
+        *(*kit, "--suite", "ops,quantized,states", *chosen),
         cwd=folder,
         ISA_NPU_DRIVER="vendor",
     )
     found = json.loads((folder / "kit/conformance.json").read_text())
     counts = {suite: row["passed"] for suite, row in found["suites"].items()}
-    assert counts["ops"] > 100 and counts["quantized"] > 40, counts
+    assert counts["ops"] > 100 and counts["quantized"] > 40 and counts["states"] > 10, counts
     # Of open sizes only what mixes rows has no instructions.
     declined = [case["reason"] for case in found["cases"] if case["status"] == "declined"]
     assert all("the dimension of an open size" in reason for reason in declined), declined

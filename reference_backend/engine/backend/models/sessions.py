@@ -13,6 +13,7 @@ import tvm
 
 from ..ir.states import function_of_sessions, in_session, require_machine
 from ..shared.aliases import Array
+from ..shared.messages import refused_inputs
 
 if TYPE_CHECKING:
     from tvm.runtime.vm import VirtualMachine
@@ -74,11 +75,22 @@ class Session:
                 f"The model has no function '{function}' with states; call one that keeps nothing "
                 "without a session."
             ) from None
-        if self._machine.module.kind != "rpc":
-            return lambda *inputs: call(*inputs, self.id)
-        # Nor does RPC pass numbers to machines.
-        number = tvm.runtime.tensor(np.array(self.id), self.device)
-        return lambda *inputs: call_remote(self._machine, name, *inputs, number)
+        machine, number = self._machine, self.id
+        if machine.module.kind == "rpc":
+            # RPC passes no numbers to machines.
+            held = tvm.runtime.tensor(np.array(self.id), self.device)
+            return lambda *inputs: call_remote(machine, name, *inputs, held)
+
+        def run(*inputs: Any) -> Any:
+            try:
+                return call(*inputs, number)
+            except Exception as error:
+                about_inputs = refused_inputs(error, function)
+                if about_inputs is None:
+                    raise
+                raise about_inputs from None
+
+        return run
 
     def reset(self) -> None:
         """Return to the states before the first call, also after a call that failed."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import operator
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from tvm.runtime.vm import VirtualMachine
 
 from ..shared.aliases import Array
 from ..shared.backend import BACKEND, PACKAGE
-from ..shared.messages import last_line
+from ..shared.messages import last_line, refused_inputs
 from .profiles import Profile
 from .record import RECORD, Recording, check_function, load, record
 
@@ -183,14 +182,5 @@ def _tensor(argument: object, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
 
 def _failure(error: Exception, function: str) -> Exception:
     """Return the error of a call as a sentence: about the inputs, or about the run."""
-    text = last_line(error)
-    if "ErrorContext(" in text:  # The machine checks the types of its inputs.
-        match = re.search(r"param=(.*?), annotation=(.*)\)\s+expect (.*) but get (.*)", text)
-        if match is None:
-            return ValueError(f"'{function}' does not take these inputs: {text}")
-        name, annotation, expected, actual = match.groups()
-        return ValueError(
-            f"'{function}' takes {annotation} as '{name}': it expects {expected}, and {actual} was "
-            "given."
-        )
-    return RuntimeError(f"'{function}' failed: {text}")
+    about_inputs = refused_inputs(error, function)
+    return about_inputs or RuntimeError(f"'{function}' failed: {last_line(error)}")

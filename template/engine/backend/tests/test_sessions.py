@@ -2,6 +2,7 @@
 """Sessions, which hold the states of a model between its calls."""
 
 import gc
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -322,8 +323,20 @@ def test_a_call_that_fails_marks_its_session(counter):
         session.reset()
         assert add(session, 1) == 1
         # What the function refuses before it begins is no failure.
-        with pytest.raises(Exception, match="mismatch|shape|ndim"):
-            session["main"](tensor(np.ones(2)))
+        takes = "'main' takes "
+        shape = re.escape(f"R.Tensor({ONES.shape}, dtype=\"float32\") as 'inputs_0': ")
+        for given, sentence in (
+            (
+                [np.ones((2, 1), "float32")],
+                f"{shape}it expects Tensor with ndim 1, and 2 was given",
+            ),
+            ([np.ones(2, "float32")], f"{shape}the size of one of its axes is another"),
+            ([np.ones(ONES.shape, "int64")], f"{shape}it expects .* float32, and int64 was given"),
+            ([], "1 input, not 0: inputs_0"),
+            ([ONES, ONES], "1 input, not 2: inputs_0"),
+        ):
+            with pytest.raises(ValueError, match=takes + sentence):
+                session["main"](*map(tvm.runtime.tensor, given))
         assert add(session, 1) == 2
 
 
