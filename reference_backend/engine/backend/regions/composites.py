@@ -253,7 +253,7 @@ class CompositeFinder:
         return True
 
     def copied(self) -> dict[int, list[Composite]]:
-        """Return the bindings that only composites with a copy of them read, and these."""
+        """Return the bindings that only composites with a copy read, each with those composites."""
         owners: dict[int, list[Composite]] = {}
         for composite in dict.fromkeys(self.found.values()):
             for at in composite.copies:

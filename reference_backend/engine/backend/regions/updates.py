@@ -23,7 +23,7 @@ def find_updates(finder: CompositeFinder, bindings: Bindings) -> None:
     """Find the updates that the driver takes as a whole, but not by their ops."""
     inside: set[int] = set()
     for index in reversed(range(len(bindings))):
-        # The condition of an update is a selection as well.
+        # The condition of an update may contain a selection.
         if op_name(bindings[index].value) == "relax.where" and index not in inside:
             inside.update(_find_update(finder, bindings, index))
 

@@ -46,30 +46,28 @@ def last_line(error: Exception | str) -> str:
     return "" if isinstance(error, str) else type(error).__name__
 
 
-def refused_inputs(error: Exception, function: str) -> ValueError | None:
+def refused_inputs(error: Exception, function: str, hidden: int = 0) -> ValueError | None:
     """Return an error of TVM's machine about the inputs of a function, as a sentence.
 
-    None if it is about something else.
+    None if it is about something else. `hidden`: how many of the last inputs are not the user's.
     """
     text = last_line(error)
     counted = re.search(r"expects \d+ arguments \((.*)\), but (\d+) arguments were", text)
     if counted is not None:
-        names = [name for name in counted[1].split(", ") if name]
-        # A session is one more argument.
-        has_session = names[-1:] == ["session"]
-        given, known = int(counted[2]) - has_session, names[: len(names) - has_session]
-        inputs = "1 input" if len(known) == 1 else f"{len(known)} inputs"
-        which = f": {', '.join(known)}" if known else ""
-        return ValueError(f"'{function}' takes {inputs}, not {given}{which}.")
-    if "ErrorContext(" not in text:
-        return None
-    match = re.search(
-        r"param=(.*?), annotation=(.*)\)\s+(?:expect (.*) but get (.*)|match_cast)", text
+        names = list(filter(None, counted[1].split(", ")))
+        names = names[: len(names) - hidden]
+        inputs = "1 input" if len(names) == 1 else f"{len(names)} inputs"
+        which = f": {', '.join(names)}" if names else ""
+        return ValueError(f"'{function}' takes {inputs}, not {int(counted[2]) - hidden}{which}.")
+    refused = re.search(
+        r"ErrorContext\(fn=\w+, loc=param\[\d+\], param=(.*?), annotation=(.*)\)\s+"
+        r"(?:expect (.*) but get (.*)|.*)",
+        text,
     )
-    if match is None:
-        return ValueError(f"'{function}' does not take these inputs: {text}")
-    name, annotation, expected, actual = match.groups()
-    why = "the size of one of its axes is another"
+    if refused is None:
+        return None
+    name, annotation, expected, actual = refused.groups()
+    why = "one of its axes has another size"
     if expected is not None:
         why = f"it expects {expected}, and {actual} was given"
     return ValueError(f"'{function}' takes {annotation} as '{name}': {why}.")

@@ -217,6 +217,14 @@ class Shown(Layers):
         return self.one + self.two, mask
 
 
+class Computed(Shown):
+    """The positions are computed, and what else reads the mask is a region of its own."""
+
+    def forward(self, x, rows):
+        both, mask = super().forward(x, torch.maximum(rows, rows * 2))
+        return both, (~mask).to(torch.float32).sum(1) @ torch.ones(1, 1)
+
+
 class Crossed(Layers):
     """The mask of an update is a part of another selection."""
 
@@ -339,13 +347,34 @@ def test_what_else_reads_the_mask_has_it(network, on_host, declining):
         # The mask that both have is computed once, on the host.
         (Shared, 1, {"min_region_ops": 4}, 1),
         (Shared, 1, {"min_region_ops": 99}, 0),
+        (Shown, 1, {"min_region_ops": 99}, 0),
+        (Crossed, 1, {"min_region_ops": 99}, 0),
+        (Computed, 1, {"min_region_ops": 99}, 0),
     ],
 )
 def test_updates_go_back_to_the_host(network, rows, options, updates, declining):
     declining(*SPELLING, "erf")
     report = assert_right(network(), rows, **options)
-    assert {"erf", "where", "equal"} <= names_of(report.on_host), report
+    assert {"where", "equal"} <= names_of(report.on_host), report
     assert len({op.region for op in report.ops if op.composite == "state_update"}) == updates
+
+
+@whole
+@support.needs_emulator
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_mask_is_there_where_the_rest_of_its_readers_are_on_the_npu(most, declining):
+    declining("where")
+    report = assert_right(Computed(), 1, max_regions=most)
+    assert report.regions and len(report.regions) <= most
+
+
+@whole
+@support.needs_emulator
+def test_a_selection_stays_where_an_update_alone_is_declined(declining):
+    declining("equal", regions_with=["state_update"])
+    report = assert_right(Layers(), 1, merge_regions=False)
+    assert "where" in names_of(report.offloaded)
+    assert names_of(report.on_host) == {"equal"}
 
 
 @whole

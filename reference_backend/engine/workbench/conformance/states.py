@@ -82,7 +82,7 @@ def _function(rows: int, weights: dict[str, Array]) -> relax.Function:
 
 
 def _both() -> relax.Function:
-    """Return a function: (x, positions, keys) -> (keys before and after it, added, keys)."""
+    """Return a function: (x, positions, keys) -> (keys before + after the update, keys)."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, WIDTH), "float32"))
     positions = relax.Var("positions", relax.TensorType((1,), "int64"))

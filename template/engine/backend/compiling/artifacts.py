@@ -237,8 +237,7 @@ def _read_manifest(text: str) -> JsonObject:
         if type(value) is not int:
             refuse(f"has an impossible bound of '{name}'")
     states = manifest.get("states", {})
-    ends = states.values() if isinstance(states, dict) else [None]
-    if not all(isinstance(end, dict) and set(map(type, end.values())) == {int} for end in ends):
+    if not isinstance(states, dict) or not all(map(_is_state, states.values())):
         refuse("has impossible states")
     for override in manifest["overrides"]:
         if not isinstance(override, dict) or override.keys() != {"option", "value", "variable"}:
@@ -246,6 +245,13 @@ def _read_manifest(text: str) -> JsonObject:
         if not isinstance(override["option"], str) or not isinstance(override["variable"], str):
             refuse("has overrides without names")
     return manifest
+
+
+def _is_state(ends: object) -> bool:
+    """Whether these may be the places of a state among a region's inputs and outputs."""
+    if not isinstance(ends, dict) or not ends or not ends.keys() <= {"input", "output"}:
+        return False
+    return all(type(place) is int and place >= 0 for place in ends.values())
 
 
 def _integers(values: JsonFields) -> dict[str, int]:

@@ -76,16 +76,17 @@ class Session:
                 "without a session."
             ) from None
         machine, number = self._machine, self.id
-        if machine.module.kind == "rpc":
-            # RPC passes no numbers to machines.
-            held = tvm.runtime.tensor(np.array(self.id), self.device)
-            return lambda *inputs: call_remote(machine, name, *inputs, held)
+        is_remote = machine.module.kind == "rpc"
+        # RPC passes no numbers to machines.
+        held = tvm.runtime.tensor(np.array(number), self.device) if is_remote else number
 
         def run(*inputs: Any) -> Any:
             try:
-                return call(*inputs, number)
+                if is_remote:
+                    return call_remote(machine, name, *inputs, held)
+                return call(*inputs, held)
             except Exception as error:
-                about_inputs = refused_inputs(error, function)
+                about_inputs = refused_inputs(error, function, hidden=1)
                 if about_inputs is None:
                     raise
                 raise about_inputs from None

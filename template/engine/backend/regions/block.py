@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from ..table.chains import wholes_of
 from ..table.reasons import Code, Reason, alone_and_fused, nearest, of_driver
 from . import ir
 from .composites import Bindings, Composite, CompositeFinder, Target
+from .phases import Unit, assign_phases
 from .precision import Precision
 from .real_forms import RealForms
 from .records import Records, Where
@@ -53,31 +54,6 @@ class Scope:
     """The symbols that only a run knows."""
     recorder: Recorder | None = None
     """For the values of the function, if a user gave data."""
-
-
-@dataclass(eq=False)
-class _Unit:
-    """The unit of placement: a composite on the NPU, or one binding on the host."""
-
-    members: list[int]
-    composite: Composite | None = None
-    phase: int = 0
-    sources: list[_Unit] = field(default_factory=list)
-    users: list[_Unit] = field(default_factory=list)
-    region: _Unit | None = None
-
-    @property
-    def on_npu(self) -> bool:
-        return self.composite is not None
-
-    def root(self) -> _Unit:
-        """Return the representative of the unit's region (union-find)."""
-        unit = self
-        while unit.region is not None:
-            if unit.region.region is not None:
-                unit.region = unit.region.region
-            unit = unit.region
-        return unit
 
 
 @dataclass(eq=False)
@@ -119,12 +95,13 @@ class Block:
         self._bindings = Bindings(bindings, scope.values)
         self._finder = CompositeFinder(target, self._bindings, scope.bounds)
         self._real_forms = RealForms(self._bindings, self._finder)
-        self._unit_of: dict[int, _Unit] = {}
-        self._readers: dict[relax.Var, list[_Unit]] = {}
+        self._unit_of: dict[int, Unit] = {}
+        self._readers: dict[relax.Var, list[Unit]] = {}
         self._answers: dict[tuple[Composite, ...], Answer] = {}
         self._copied: dict[int, list[Composite]] = {}
+        self._restored: set[int] = set()
         self._cuts = 0
-        self._groups: list[list[_Unit]] = []
+        self._groups: list[list[Unit]] = []
 
     def plan(self) -> None:
         """Form regions, and decide which of them stay on the host."""
@@ -133,8 +110,8 @@ class Block:
         while True:
             self._real_forms.find()
             units = self._link_units()
-            _assign_phases(units, self._bindings, self._target.options.merge_regions)
-            groups: dict[_Unit, list[_Unit]] = {}
+            assign_phases(units, self._bindings, self._target.options.merge_regions)
+            groups: dict[Unit, list[Unit]] = {}
             for unit in units:
                 groups.setdefault(unit.root(), []).append(unit)
             self._groups = sorted(
@@ -151,17 +128,17 @@ class Block:
             if region.function is not None and not region.reason:
                 region.symbol = next(self._scope.symbols)
 
-    def _link_units(self) -> list[_Unit]:
+    def _link_units(self) -> list[Unit]:
         """Return the units of the block in order, linked to the units they depend on."""
         units = []
         self._unit_of, self._readers = {}, {}
         self._copied = self._finder.copied()
         for composite in dict.fromkeys(self._finder.found.values()):
-            unit = _Unit(composite.members, composite)
+            unit = Unit(composite.members, composite)
             if not self._copied.keys() >= set(composite.members):
                 self._unit_of.update((member, unit) for member in composite.members)
         for index in range(len(self._bindings)):
-            unit = self._unit_of.setdefault(index, _Unit([index]))
+            unit = self._unit_of.setdefault(index, Unit([index]))
             if unit.members[-1] != index or index in self._copied or self._is_dead_tuple(index):
                 continue
             units.append(unit)
@@ -175,7 +152,7 @@ class Block:
                 source.users.append(unit)
         return units
 
-    def _inputs(self, unit: _Unit) -> list[relax.Expr]:
+    def _inputs(self, unit: Unit) -> list[relax.Expr]:
         if unit.composite is not None:
             return unit.composite.arguments
         return [self._bindings[index].value for index in unit.members]
@@ -192,7 +169,7 @@ class Block:
         users = [user for user in users if not isinstance(self._bindings[user].value, Constant)]
         return all(user in self._finder.found for user in users)
 
-    def _make_region(self, group: list[_Unit]) -> Region:
+    def _make_region(self, group: list[Unit]) -> Region:
         root = group[0].root()
         composites = [unit.composite for unit in group if unit.composite is not None]
         outputs = [
@@ -222,7 +199,11 @@ class Block:
                 builder.bind(var, relax.TupleGetItem(builder.use(fields), index))
         attributes = {"Codegen": BACKEND, "global_symbol": self._scope.name}
         function = builder.finish(outputs, attributes) if outputs else None
-        inside = [self._bindings[at].value for unit in composites for at in self._ops_of(unit)]
+        inside = [
+            self._bindings[at].value
+            for unit in composites
+            for at in (*self._own_copies(unit), *unit.members)
+        ]
         calls = [value for value in inside if isinstance(value, relax.Call)]
 
         def count_operations() -> int:
@@ -231,10 +212,9 @@ class Block:
 
         return Region(composites, outputs, function, builder.arguments, calls, count_operations)
 
-    def _ops_of(self, composite: Composite) -> list[int]:
-        """Return the bindings that a composite stands for; of those that are copied, the first."""
-        owners = ((at, self._copied.get(at, [])) for at in composite.copies)
-        return [*(at for at, own in owners if composite in own[:1]), *composite.members]
+    def _own_copies(self, composite: Composite) -> list[int]:
+        """Return the copies that count for a composite: each for the first one that has it."""
+        return [at for at in composite.copies if composite in self._copied.get(at, [])[:1]]
 
     def _give_samples(self, regions: Sequence[Region]) -> None:
         """Let the driver see what enters regions for a user's data."""
@@ -272,7 +252,7 @@ class Block:
         causes: dict[Composite, str] = {}
         if others:
             causes = self._causes_of(declined, region.composites)
-        elif first.composition.kind.has_other_form:
+        elif first.instead or first.composition.kind.has_other_form:
             causes = {first: declined}
         for composite, reason in causes.items():
             self._finder.refuse(composite, reason)
@@ -309,7 +289,7 @@ class Block:
             return causes
         named: dict[int, Composite] = {}
         for composite in reversed(composites):
-            for member in composite.members:
+            for member in (*composite.members, *composite.copies):
                 binding = self._bindings[member]
                 if isinstance(binding.value, relax.Call) and ir.label(binding) in declined:
                     named[declined.index(ir.label(binding))] = composite
@@ -356,18 +336,25 @@ class Block:
                     where[index] = {"reason": self._reason(index)}
                 continue
             region = next(regions)
-            members = {composite: self._ops_of(composite) for composite in region.composites}
-            for composite in region.composites if region.reason else []:
-                # What other composites copy is computed once.
-                copied = (at for at in composite.copies if self._copied.pop(at, None))
-                members[composite] = [*copied, *self._real_forms.restore(composite)]
-            result += self._call_region(region, members.values())
+            members = {
+                composite: self._real_forms.restore(composite)
+                if region.reason
+                else composite.members
+                for composite in region.composites
+            }
+            result += self._call_region(region, members)
             for composite in region.composites:
                 place: Where = {"region": region.symbol, "composite": composite.label}
-                place = place if region.reason is None else {"reason": region.reason}
-                where.update(dict.fromkeys(members[composite], place))
-                for member in members[composite] if region.declined else []:
-                    self._records.add_decline(self._bindings[member], region.declined)
+                copies = self._own_copies(composite)
+                if region.reason is not None:
+                    place = {"reason": region.reason}
+                    copies = [at for at in composite.copies if at in self._copied]
+                # What is computed on the host as well counts there.
+                for member in (*copies, *members[composite]):
+                    if region.reason is not None or member not in where:
+                        where[member] = place
+                    if region.declined:
+                        self._records.add_decline(self._bindings[member], region.declined)
         owners = {**self._finder.found, **{at: own[0] for at, own in self._copied.items()}}
         for index, binding in enumerate(self._bindings):
             if index in where and isinstance(binding.value, relax.Call):
@@ -376,13 +363,15 @@ class Block:
                 self._records.add(binding, {**place, "types": precision.of(index, on_host)})
         return result
 
-    def _call_region(self, region: Region, members: Iterable[list[int]]) -> list[relax.Binding]:
+    def _call_region(
+        self, region: Region, members: Mapping[Composite, list[int]]
+    ) -> list[relax.Binding]:
         """Keep the function of a region, and return the bindings that call it.
 
         `members`: the bindings of each composite, for a region that goes back to the host.
         """
         if region.reason:
-            return [binding for part in members for binding in self._on_host(part)]
+            return [binding for part in members.items() for binding in self._on_host(*part)]
         if region.function is None:
             return []
         function = self._records.with_states(region.function, region.arguments, region.outputs)
@@ -414,15 +403,24 @@ class Block:
         ]
         return [relax.VarBinding(results, call), *fields]
 
-    def _on_host(self, members: list[int]) -> Iterator[relax.Binding]:
+    def _on_host(self, composite: Composite, members: list[int]) -> Iterator[relax.Binding]:
         """Generate the bindings of a composite that goes back to the host."""
-        for member in members:
+        # Copies that only composites read are computed once. Others read the original, which may
+        # come later or be inside a region: here it gets another name.
+        is_shown = any(at not in self._copied for at in composite.copies)
+        renamed: dict[relax.Expr, relax.Expr] = {}
+        for member in sorted([*composite.copies, *members]):
             binding = self._bindings[member]
-            value = binding.value
+            var, value = binding.var, binding.value
             if isinstance(value, relax.Call):
                 arguments = [resolve(argument, self._scope.values) for argument in value.args]
-                value = with_arguments(value, arguments)
-            yield relax.VarBinding(binding.var, value)
+                value = with_arguments(value, [renamed.get(item, item) for item in arguments])
+            if member in composite.copies and is_shown:
+                renamed[var] = var = relax.DataflowVar(f"{var.name}_copy", var.ty)
+            elif member in composite.copies and member in self._restored:
+                continue
+            self._restored.add(member)
+            yield relax.VarBinding(var, value)
 
     @cached_property
     def _wholes(self) -> dict[relax.Var, str]:
@@ -466,35 +464,3 @@ class Block:
         # An op that the table has as a part of a chain only.
         code = note.code if reason.code is Code.NOT_IN_TABLE else reason.code
         return Reason(code, alone_and_fused(reason, note), reason.of_chip)
-
-
-def _assign_phases(units: list[_Unit], bindings: Bindings, merge: bool) -> None:
-    """Assign a phase to each unit; connected NPU units of one phase become one region.
-
-    Without `merge`, each is a region of its own.
-
-    A host unit runs in a later phase than the NPU units that it reads, and vice versa, so that two
-    regions never wait for each other. Linear in the size of the graph.
-    """
-    first = latest = 0
-    for unit in units:
-        unit.phase = first
-        for source in unit.sources:
-            unit.phase = max(unit.phase, source.phase + (source.on_npu != unit.on_npu))
-        latest = max(latest, unit.phase)
-        if isinstance(bindings[unit.members[0]], relax.MatchCast):
-            # It defines symbols for the shapes that follow.
-            unit.phase = latest + 1
-            first = latest = unit.phase + 1
-    for unit in reversed(units):
-        # Delay a unit to the phase of its earliest users.
-        if unit.on_npu and unit.users:
-            last = min(user.phase - (not user.on_npu) for user in unit.users)
-            if any(user.on_npu and user.phase == last for user in unit.users):
-                unit.phase = max(unit.phase, last)
-    for unit in units if merge else []:
-        for source in unit.sources:
-            if unit.on_npu and source.on_npu and unit.phase == source.phase:
-                root, before = unit.root(), source.root()
-                if root is not before:
-                    root.region = before
