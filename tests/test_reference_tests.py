@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, WITHOUT_SUITES, copy_tests, run
+from support import ROOT, WITHOUT_SUITES, copy_tests, run, share_of_tests
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
@@ -16,9 +16,17 @@ def test_the_tutorial_of_tvm_computes_right_values(reference: Path) -> None:
     assert run(reference, HERE / "run_tutorial.py").strip().endswith("right")
 
 
-def test_all_rendered_tests_pass(reference: Path, tmp_path: Path) -> None:
+SHARES = 3
+"""In how many parts the rendered tests run, so that none comes near the time limit of a command."""
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_all_rendered_tests_pass(share: int, reference: Path, tmp_path: Path) -> None:
     copy_tests(ROOT / "reference_backend", tmp_path)
     # It has all ops: no list of cases may be empty, as it may in a smaller backend.
     everything = ("-o", "empty_parameter_set_mark=fail_at_collect")
     everything += ("-m", "thorough or not thorough", *WITHOUT_SUITES)
-    run(reference, "-m", "pytest", "-q", "-p", "no:cacheprovider", *everything, cwd=tmp_path)
+    files = share_of_tests(share, SHARES)
+    run(
+        reference, "-m", "pytest", "-q", "-p", "no:cacheprovider", *everything, *files, cwd=tmp_path
+    )
