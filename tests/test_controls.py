@@ -406,14 +406,6 @@ CONTROLS = [
         "a_copy",
     ),
     Control(
-        "an_update_before_a_read",
-        "engine/backend/codegen/emission.cc",
-        "graph_.Uses(data) != 1 || is_again) continue;",
-        '(graph_.Uses(data) != 1 && !Broken("an_update_before_a_read")) || is_again) continue;',
-        "states",
-        "beside_its_update",
-    ),
-    Control(
         "a_stale_row",
         f"{KERNELS}/gather.cc",
         "    if (position < 0 || position >= size) continue;",
