@@ -75,16 +75,17 @@ class Session:
                 f"The model has no function '{function}' with states; call one that keeps nothing "
                 "without a session."
             ) from None
-        machine, number = self._machine, self.id
-        is_remote = machine.module.kind == "rpc"
-        # RPC passes no numbers to machines.
-        held = tvm.runtime.tensor(np.array(number), self.device) if is_remote else number
+        number = None
+        if self._machine.module.kind == "rpc":
+            # Nor does RPC pass numbers to machines.
+            number = tvm.runtime.tensor(np.array(self.id), self.device)
 
+        # It refers to the session, which stays open for as long as someone may call it.
         def run(*inputs: Any) -> Any:
             try:
-                if is_remote:
-                    return call_remote(machine, name, *inputs, held)
-                return call(*inputs, held)
+                if number is not None:
+                    return call_remote(self._machine, name, *inputs, number)
+                return call(*inputs, self.id)
             except Exception as error:
                 about_inputs = refused_inputs(error, function, hidden=1)
                 if about_inputs is None:

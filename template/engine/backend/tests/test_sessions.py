@@ -303,6 +303,13 @@ def test_a_session_is_for_one_call_at_a_time(counter):
         assert add(session, 1) == 2
 
 
+def test_a_function_keeps_its_session_open(counter):
+    call = backend.Session(counter)["main"]
+    gc.collect()
+    for _ in range(2):
+        call(tensor(ONES))
+
+
 def test_a_call_that_fails_marks_its_session(counter):
     machine = machine_of(counting())
 
