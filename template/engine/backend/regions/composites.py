@@ -92,7 +92,7 @@ class Composite:
     function: relax.Function
     arguments: list[relax.Expr]
     """The arguments of the function."""
-    copies: list[int] = field(default_factory=list)
+    copies: Sequence[int] = ()
     """The bindings that it computes for itself, since others may read them too."""
     instead: Mapping[int, Composite] = field(default_factory=dict)
     """The composites that its members were, by member."""
@@ -366,12 +366,12 @@ class CompositeFinder:
         last: list[int],
         composition: Composition,
         parts: Mapping[str, relax.Expr],
-        copies: list[int] | None = None,
+        copies: Sequence[int] = (),
     ) -> Composite:
         results = [self._bindings[index].var for index in last]
         members = sorted({*members, *last})
         builder = ir.FunctionBuilder(self._bindings.values, self._target.options.bind_constants)
-        for member in sorted([*members, *(copies or ())]):
+        for member in sorted([*members, *copies]):
             binding = self._bindings[member]
             value = binding.value
             if isinstance(value, relax.Call):
@@ -388,8 +388,7 @@ class CompositeFinder:
             builder.bind(binding.var, value)
         label = self._target.table.name(composition)
         function = builder.finish(results, {"Composite": f"{BACKEND}.{label}"})
-        own = members, composition, results, function, builder.arguments
-        return Composite(*own, copies or [])
+        return Composite(members, composition, results, function, builder.arguments, copies)
 
 
 def _first_bound(
