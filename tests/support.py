@@ -27,6 +27,9 @@ from npu_scaffold.snippets import SNIPPETS, snippets
 ROOT = Path(__file__).resolve().parents[1]
 CPP = {".h", ".cc", ".inc"}
 
+EVERY = os.environ.get("EVERY_TEST") == "1"
+"""Whether to run what is left out of most runs to save time."""
+
 _MISSING = [name for name in ("XNNPACK", "pthreadpool") if not ctypes.util.find_library(name)]
 # The libraries alone may be there for other programs.
 _MISSING += [
@@ -57,7 +60,7 @@ def copy_template(destination: Path) -> None:
     shutil.copytree(
         ROOT / "template",
         destination / "template",
-        ignore=shutil.ignore_patterns("__pycache__"),
+        ignore=shutil.ignore_patterns("__pycache__", ".*_cache"),
         dirs_exist_ok=True,
     )
     shutil.copy(ROOT / "copier.yml", destination)
@@ -409,6 +412,15 @@ GARBAGE = (20_000, 20)
 """Garbage collector thresholds: each full collection visits all modules of TVM and torch."""
 
 
+def _share_headers(packages: Path) -> None:
+    """Let an environment have our tvm-ffi, if it is the same, so that builds there hit ccache."""
+    ours = site_packages(Path(sys.executable))
+    (version,) = packages.glob("apache_tvm_ffi-*.dist-info")
+    if (ours / version.name).is_dir():
+        shutil.rmtree(packages / "tvm_ffi")
+        (packages / "tvm_ffi").symlink_to(ours / "tvm_ffi")
+
+
 class Workshop:
     """Builds wheels and environments; those that are `shared`, once for all processes."""
 
@@ -469,6 +481,7 @@ class Workshop:
                 python = base / "bin/python"
                 run(python, "-m", "pip", "install", "-q", f"{wheels[0]}[test]")
                 run(python, "-m", "pip", "uninstall", "-q", "-y", wheels[0].name.split("-")[0])
+                _share_headers(site_packages(python))
                 (site_packages(python) / "garbage.pth").write_text(
                     f"import gc; gc.set_threshold(*{GARBAGE})\n"
                 )

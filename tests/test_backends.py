@@ -62,7 +62,9 @@ def test_the_sdist_builds_as_pip_builds_it(
 ) -> None:
     project = tmp_path / "project"
     shutil.copytree(render(**SINGLE), project)
-    run(sys.executable, "-m", "build", "-q", "--outdir", tmp_path / "dist", project)
+    # In an environment of its own, where ccache has nothing.
+    quick = "-Ccmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0"
+    run(sys.executable, "-m", "build", "-q", quick, "--outdir", tmp_path / "dist", project)
     (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     with tarfile.open(sdist) as archive:
@@ -215,8 +217,8 @@ def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers
     shutil.copytree(render(backend_name="clean", op_preset="custom", ops=ops), project)
     compiler = shutil.which("c++")
     assert compiler
-    # Little optimization cuts the compile time to a third.
-    wheel = workshop.build(project, SANITIZE="address,undefined", CMAKE_CXX_FLAGS_RELEASE="-O1")
+    # The compile time, most of this test, is less by half than with -O1.
+    wheel = workshop.build(project, SANITIZE="address,undefined", CMAKE_CXX_FLAGS_RELEASE="-O0")
     (build,) = (project / "build").iterdir()
     options = {
         # TVM and Python leak at exit, and libraries of other origin may define the same names.
@@ -232,7 +234,7 @@ def test_the_driver_the_runtime_and_mutated_artifacts_are_clean_under_sanitizers
     ctest = ("ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error")
     run(*ctest, "-R", "|".join(tests), **leaks_too)
     (fuzz,) = build.rglob("npu_fuzz_test")
-    assert "15000 mutations: " in run(fuzz, "15000", "1", cwd=build, **leaks_too)
+    assert "6000 mutations: " in run(fuzz, "6000", "1", cwd=build, **leaks_too)
     libraries = [
         run(compiler, f"-print-file-name=lib{name}.so").strip() for name in ("asan", "ubsan")
     ]

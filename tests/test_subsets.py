@@ -2,13 +2,12 @@
 
 The engine is the same in all backends, so it is compiled once: only what lists the ops is rendered.
 By default, one op of each kind is tested alone, and a few random sets of ops; they share out the
-files of tests. A pair of ops runs those of the table. With EVERY_SUBSET=1 all ops and all sets run
+files of tests. A pair of ops runs those of the table. With EVERY_TEST=1 all ops and all sets run
 all files, for an hour.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -19,11 +18,10 @@ import pytest
 
 import support
 from npu_scaffold.catalog import load_catalog
-from support import ROOT, Workshop, run, site_packages
+from support import EVERY, ROOT, Workshop, run, site_packages
 
 pytestmark = pytest.mark.slow
 
-EVERY = os.environ.get("EVERY_SUBSET") == "1"
 CATALOG = load_catalog(ROOT)
 PACKAGE = "tvm_example_npu"
 NAMES_OPS = (
@@ -152,7 +150,7 @@ def run_sets(
 
 def test_each_op_alone(questions: Path, installed: Path, tmp_path: Path) -> None:
     def files_of(number: int) -> list[str]:
-        return OF_THE_TABLE if EVERY else OF_THE_TABLE[number % 6 :: 6]
+        return OF_THE_TABLE if EVERY else OF_THE_TABLE[number % 8 :: 8]
 
     run_sets(ALONE, questions, installed, tmp_path, files_of, "-k", NEW_PROCESSES)
 
@@ -163,7 +161,7 @@ def test_random_sets_of_ops(questions: Path, installed: Path, tmp_path: Path) ->
     def files_of(number: int) -> list[str]:
         if names[number] in PAIRS and not EVERY:
             return OF_THE_TABLE
-        return support.share_of_tests(number, 1 if EVERY else 3)
+        return support.share_of_tests(number, 1 if EVERY else 5)
 
     run_sets({**RANDOM, **PAIRS}, questions, installed, tmp_path, files_of)
 
