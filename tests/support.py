@@ -268,11 +268,13 @@ def lend_packages(python: Path) -> None:
             is_backend = entry_points.is_file() and "[tvm.backends]" in entry_points.read_text()
             if item.suffix != ".pth" and not is_backend and not (lent / item.name).exists():
                 (lent / item.name).symlink_to(item)
-    # If torch is installed, TVM imports it, which takes seconds: too long for small scripts.
+    # If torch is installed, TVM imports it, which takes seconds: too long for small scripts, and
+    # for suites that use none of these packages.
     argv = "' '.join(sys.orig_argv)"
     few_lines = f"' check' in {argv} or ' -c ' in {argv} and 'conformance.workers' not in {argv}"
+    suites = f"' --suite ' in {argv} and 'models' not in {argv} and 'onnx' not in {argv}"
     (site_packages(python) / "after.pth").write_text(
-        f"import sys; {few_lines} or sys.path.append({str(lent)!r})\n"
+        f"import sys; {few_lines} or {suites} or sys.path.append({str(lent)!r})\n"
     )
 
 

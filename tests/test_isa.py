@@ -407,12 +407,11 @@ OPEN = ("digits", "encoder")
 
 @pytest.mark.slow
 def test_models_run_entirely_on_instructions(
-    render: Callable[..., Path], workshop: Workshop, tmp_path: Path
+    whole: Path, workshop: Workshop, tmp_path: Path
 ) -> None:
     for module in ("onnx", "onnxruntime", "torch", "torchao"):
         pytest.importorskip(module)
-    project = render(backend_name="isa_npu", driver="isa")
-    python = workshop.environment(workshop.wheel(project))
+    python = workshop.environment(workshop.wheel(whole))
     support.lend_packages(python)
     script = (ROOT / "tests/run_on_instructions.py", "tvm_isa_npu", tmp_path, *MODELS)
     out = run(python, *script, cwd=tmp_path, ISA_NPU_DRIVER="vendor")
