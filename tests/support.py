@@ -414,7 +414,7 @@ GARBAGE = (20_000, 20)
 """Garbage collector thresholds: each full collection visits all modules of TVM and torch."""
 
 
-def _share_headers(packages: Path) -> None:
+def _share_tvm_ffi(packages: Path) -> None:
     """Let an environment have our tvm-ffi, if it is the same, so that builds there hit ccache."""
     ours = site_packages(Path(sys.executable))
     (version,) = packages.glob("apache_tvm_ffi-*.dist-info")
@@ -483,7 +483,7 @@ class Workshop:
                 python = base / "bin/python"
                 run(python, "-m", "pip", "install", "-q", f"{wheels[0]}[test]")
                 run(python, "-m", "pip", "uninstall", "-q", "-y", wheels[0].name.split("-")[0])
-                _share_headers(site_packages(python))
+                _share_tvm_ffi(site_packages(python))
                 (site_packages(python) / "garbage.pth").write_text(
                     f"import gc; gc.set_threshold(*{GARBAGE})\n"
                 )

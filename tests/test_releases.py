@@ -36,6 +36,10 @@ RENAMED = max(
 UPGRADES = [*((f"v{version}", HERE) for version in RELEASES), (HERE, LATER)]
 
 
+def name_of(upgrade: tuple[str, str]) -> str:
+    return " to ".join(upgrade)
+
+
 def gone() -> dict[str, str]:
     return yaml.safe_load(LIST.read_text()).get("gone") or {}
 
@@ -106,7 +110,7 @@ class Old:
     fresh: Path
 
 
-@pytest.fixture(scope="module", params=UPGRADES, ids=lambda pair: " to ".join(pair))
+@pytest.fixture(scope="module", params=UPGRADES, ids=name_of)
 def old(
     request: pytest.FixtureRequest, history: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Old:
@@ -122,7 +126,7 @@ def old(
 
 
 of_the_ends = pytest.mark.parametrize(
-    "old", [UPGRADES[0], *UPGRADES[-2:]], indirect=True, ids=lambda pair: " to ".join(pair)
+    "old", [UPGRADES[0], *UPGRADES[-2:]], indirect=True, ids=name_of
 )
 """Marks tests of the first and the last release, and of the current commit."""
 
@@ -459,7 +463,7 @@ ROWS = {
 # Built are the first release with each row, and the last one with a vendor's edits. Other tests
 # show what updates make of trees.
 BUILT = [
-    pytest.param(pair, row, id=f"{' to '.join(pair)}-{row}")
+    pytest.param(pair, row, id=f"{name_of(pair)}-{row}")
     for pair, rows in ((UPGRADES[0], [*ROWS]), (UPGRADES[-2], ["edits in vendor"]))
     for row in rows
 ]
