@@ -15,6 +15,13 @@
 #include "driver_kit/build.h"
 #include "driver_kit/run.h"
 
+#ifndef LEAST_STATE
+#define LEAST_STATE 1
+#endif
+#ifndef READS_WRITTEN
+#define READS_WRITTEN false
+#endif
+
 namespace {
 
 using namespace npu::kit;
@@ -81,8 +88,36 @@ class Graph {
 
 #ifndef NO_BIND
   void Bind(int32_t value, void* memory) {
+    if (Is("states on the host are errors")) Refuse("a state is on the host");
     if (Is("stale")) return;
     memory_[static_cast<size_t>(value)] = memory;
+  }
+#endif
+
+#ifdef DEVICE_STATES
+  class StateMemory {
+   public:
+    explicit StateMemory(size_t bytes) : device_(bytes), written_(bytes), bytes_(bytes) {
+      if (bytes < LEAST_STATE) Decline("it is too small for this memory");
+    }
+    void Write(const void* data) {
+      std::memcpy(device_.data(), data, bytes_);
+      std::memcpy(written_.data(), data, bytes_);
+    }
+    void Read(void* data) const {
+      std::memcpy(data, (READS_WRITTEN ? written_ : device_).data(), bytes_);
+    }
+    void* data() const { return device_.data(); }
+
+   private:
+    Block device_;
+    /*! \brief What the host has written last, which a wrong driver takes for the state. */
+    Block written_;
+    size_t bytes_;
+  };
+
+  void Bind(int32_t value, StateMemory* state) {
+    if (!Is("stale")) memory_[static_cast<size_t>(value)] = state->data();
   }
 #endif
 

@@ -181,7 +181,15 @@ print("on the host:", *sorted({op.op for op in decoder.report.on_host}))
 
 
 def test_a_driver_on_the_kit_updates_states_where_they_are(reference: Path, tmp_path: Path) -> None:
-    for folder, *switches in (("binds",), ("copies", "-DNO_BIND"), ("waits", "-DCAN_WAIT")):
+    device = ("-DDEVICE_STATES",)
+    for folder, *switches in (
+        ("binds",),
+        ("copies", "-DNO_BIND"),
+        ("waits", "-DCAN_WAIT"),
+        ("keeps", *device),
+        ("declines", *device, "-DLEAST_STATE=1000000"),
+        ("forgets", *device, "-DREADS_WRITTEN=true"),
+    ):
         library = tmp_path / folder / "libtvm_example_npu_driver.so"
         build_kit_driver(HERE / "states_driver.cc", library, *switches)
     setting = {"EXAMPLE_NPU_DRIVER_DIR": str(tmp_path / "binds"), "EXAMPLE_NPU_DRIVER": "vendor"}
@@ -199,8 +207,21 @@ def test_a_driver_on_the_kit_updates_states_where_they_are(reference: Path, tmp_
         assert (done.returncode, found) == (1, True), done.stdout
     copies = {**setting, "EXAMPLE_NPU_DRIVER_DIR": str(tmp_path / "copies")}
     waits = {**setting, "EXAMPLE_NPU_DRIVER_DIR": str(tmp_path / "waits")}
-    for given in (copies, {**waits, "EXAMPLE_NPU_FAULT": "copies are errors"}):
+    keeps, declines, forgets = (
+        {**setting, "EXAMPLE_NPU_DRIVER_DIR": str(tmp_path / folder)}
+        for folder in ("keeps", "declines", "forgets")
+    )
+    for given in (
+        copies,
+        {**waits, "EXAMPLE_NPU_FAULT": "copies are errors"},
+        {**keeps, "EXAMPLE_NPU_FAULT": "states on the host are errors"},
+        # Then two memories of the device take turns.
+        {**keeps, "EXAMPLE_NPU_LACKS": "update"},
+        {**declines, "EXAMPLE_NPU_FAULT": "copies are errors"},
+    ):
         assert "states: 11 passed" in run(*command, cwd=tmp_path, **given)
+    done = attempt(*command, cwd=tmp_path, **forgets)
+    assert "FAILED states/a_copy_goes_its_own_way: " in done.stdout, done.stdout
     # With buffers of the caller, and around a profile: an update writes a row of 64 numbers.
     for given, updates, on_host in (
         (setting, 2, False),

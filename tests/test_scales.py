@@ -218,7 +218,7 @@ void Compute(const char* name, npu_dtype from, npu_dtype to, std::vector<npu_ste
   int8_t stored[8];
   const auto bind = [&](const auto& function, size_t index, npu_dtype dtype, void* place) {
     const npu_buffer buffer = {sizeof(buffer), dtype, 2, dims, place,
-                               dtype == NPU_INT8 ? size_t{8} : sizeof(reals)};
+                               dtype == NPU_INT8 ? size_t{8} : sizeof(reals), nullptr};
     function(request, index, &buffer);
   };
   if (from == NPU_INT8) bind(run->bind_input, 0, NPU_INT8, integers);

@@ -560,7 +560,7 @@ int main() {
   const std::vector<Value> ports = {{Source::kInput, NPU_FLOAT32, 2, 0, {2, 3}, 0}};
   const int64_t dims[] = {2, 3}, scalar[] = {0};
   float data[6] = {};
-  const npu_buffer right = {sizeof(npu_buffer), NPU_FLOAT32, 2, dims, data, sizeof(data)};
+  const npu_buffer right = {sizeof(npu_buffer), NPU_FLOAT32, 2, dims, data, sizeof(data), nullptr};
   npu_buffer buffers[4] = {right, right, right, right};
   buffers[0].dtype = NPU_INT8;
   buffers[1].rank = 0;
@@ -692,7 +692,7 @@ void Profile(bool is_old) {
   assert(api.create_request(program, &request) == NPU_OK);
   const int64_t dims[] = {4};
   float a[] = {1, 2, 3, 4}, b[] = {10, 20, 30, 40}, sum[4];
-  npu_buffer buffer = {sizeof(npu_buffer), NPU_FLOAT32, 1, dims, a, sizeof(a)};
+  npu_buffer buffer = {sizeof(npu_buffer), NPU_FLOAT32, 1, dims, a, sizeof(a), nullptr};
   api.bind_input(request, 0, &buffer);
   buffer.data = b;
   api.bind_input(request, 1, &buffer);
@@ -780,7 +780,8 @@ int main() {
   assert(api.create_request(loaded, &request) == NPU_OK);
   const int64_t dims[] = {4};
   float elements[8] = {};
-  npu_buffer buffer = {sizeof(npu_buffer), NPU_FLOAT32, 1, dims, elements, sizeof(elements) / 2};
+  npu_buffer buffer = {sizeof(npu_buffer), NPU_FLOAT32, 1, dims, elements, sizeof(elements) / 2,
+                       nullptr};
   api.bind_input(request, 0, &buffer);
   buffer.data = elements + 4;
   api.bind_output(request, 0, &buffer);

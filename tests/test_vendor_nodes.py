@@ -142,13 +142,13 @@ void Run(const std::vector<uint8_t>& bytes) {
     for (size_t i = 0; i < arrays.size(); ++i) {
       const int64_t dims[] = {CountOf(program.inputs[i])};
       const npu_buffer buffer = {sizeof(buffer), NPU_FLOAT32, 1, dims, arrays[i].data(),
-                                 4 * arrays[i].size()};
+                                 4 * arrays[i].size(), nullptr};
       run.bind_input(request, i, &buffer);
     }
     const int64_t dims[] = {CountOf(program.outputs[0])};
     std::vector<float> found(static_cast<size_t>(dims[0]));
     const npu_buffer buffer = {sizeof(buffer), NPU_FLOAT32, 1, dims, found.data(),
-                               4 * found.size()};
+                               4 * found.size(), nullptr};
     run.bind_output(request, 0, &buffer);
     if (run.execute(request) != NPU_OK) std::printf("%s\n", run.error());
     for (float each : found) std::printf("%g ", static_cast<double>(each));

@@ -235,7 +235,7 @@ endif()
 # ---- Runtime ----
 
 if(NPU_RUNTIME OR NPU_IN_TREE)
-  set(_sources execution object_file ports runtime sessions signature)
+  set(_sources execution object_file ports runtime sessions signature state_memory)
   list(TRANSFORM _sources PREPEND "${_backend}/runtime/")
   list(TRANSFORM _sources APPEND ".cc")
   npu_add_objects(${NPU_OBJECTS}_runtime_objects ${_sources})

@@ -206,6 +206,10 @@ npu_run_api Adopt(const npu_run_api* table, const std::string& path) {
   Require(api.bind_output != nullptr, "bind_output", path);
   Require((api.submit == nullptr) == (api.wait == nullptr), "submit with its wait", path);
   Require(api.execute != nullptr || api.submit != nullptr, "execute", path);
+  const bool has_states = api.allocate_state != nullptr;
+  Require(has_states == (api.free_state != nullptr), "allocate_state with its free_state", path);
+  Require(has_states == (api.write_state != nullptr), "allocate_state with its write_state", path);
+  Require(has_states == (api.read_state != nullptr), "allocate_state with its read_state", path);
   if (api.read_counters == nullptr) api.counter_count = 0;
   return api;
 }

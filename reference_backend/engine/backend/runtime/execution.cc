@@ -161,6 +161,7 @@ void LoadedProgram::Release(Request* request) {
   // Last, because nothing else may keep the module alive.
   ffi::ObjectPtr<ffi::Object> module = std::move(request->module);
   request->tensors.clear();
+  request->states.clear();
   request->memory.clear();
   std::lock_guard<std::mutex> lock(mutex_);
   if (driver_.counter_count > 0) {

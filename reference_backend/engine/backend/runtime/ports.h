@@ -46,8 +46,8 @@ class RuntimePorts {
 
   const std::vector<RuntimePort>& ports() const { return ports_; }
   size_t input_count() const { return input_count_; }
-  /*! \brief The states, whose values may have one buffer before and after the call. */
-  const std::vector<RuntimeState>& states() const { return states_; }
+  /*! \brief Whether an input and an output are a state that the program updates where it is. */
+  bool Updates(size_t input, size_t output) const;
 
  private:
   std::vector<RuntimePort> ports_;

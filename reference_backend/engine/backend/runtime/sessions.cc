@@ -6,6 +6,7 @@
  * A compiled function takes states and returns new ones. A session keeps them by reference. What
  * another session may hold too is never written, and callers get copies; but where a region of the
  * NPU alone reads a state and gives its next value, it may update the memory of the only reference.
+ * Such a state is in memory of the device, if the driver has some, until the host needs it.
  * Sessions are numbers, which pass through any interface, RPC too.
  */
 #include <tvm/ffi/any.h>
@@ -37,6 +38,7 @@
 #include "artifact.h"
 #include "names.h"
 #include "signature.h"
+#include "state_memory.h"
 
 namespace npu {
 namespace {
@@ -86,6 +88,8 @@ std::string TypeText(DLDataType dtype, ffi::ShapeView shape) {
   return std::string(ffi::DLDataTypeToString(dtype)) + "[" + text + "]";
 }
 
+}  // namespace
+
 // ---- Sessions ----
 
 /*! \brief A state of a model, and its value in a session. */
@@ -94,12 +98,50 @@ struct HeldState {
   ffi::Shape shape;
   /*! \brief The value before the first call, or one element without axes that fills it. */
   ffi::Tensor initial;
-  /*! \brief None until it is first needed. */
+  /*! \brief None until it is first needed. While the value is on a device, it holds none, but tells
+   *  regions which state they have. */
   std::optional<ffi::Tensor> value;
+  std::shared_ptr<StateMemory> on_device;
+  /*! \brief For regions that write another memory than they read: that of the value before. */
+  std::shared_ptr<StateMemory> spare;
 
+  /*! \brief The value in memory of the host, from now on. */
   const ffi::Tensor& Value() {
+    if (on_device != nullptr) Keep(Copy());
     if (!value.has_value()) value = initial.shape().size() == shape.size() ? initial : Filled();
     return *value;
+  }
+
+  /*! \brief The value where it is, to be read at once. */
+  ffi::Tensor Peek() { return on_device == nullptr ? Value() : Copy(); }
+
+  /*! \brief A copy of the value, which stays where it is. */
+  ffi::Tensor Copy() {
+    if (on_device == nullptr) return CopyOf(*Value().GetDLTensorPtr());
+    ffi::Tensor copy = NewTensor(shape, initial.dtype());
+    on_device->Read(copy.data_ptr());
+    return copy;
+  }
+
+  void Keep(std::optional<ffi::Tensor> other) {
+    value = std::move(other);
+    on_device.reset();
+    spare.reset();
+  }
+
+  /*! \brief Makes `value` the only reference, so that a region may update it or find it. */
+  void Own() {
+    if (on_device == nullptr) {
+      if (!Value().unique()) value = Copy();
+      // What another session has read before it gave up its reference.
+      std::atomic_thread_fence(std::memory_order_acquire);
+    } else if (!value.has_value() || !value->unique()) {
+      value = NewTensor(shape, initial.dtype());
+    }
+  }
+
+  size_t Bytes() const {
+    return ffi::GetDataSize(static_cast<size_t>(shape.Product()), initial.dtype());
   }
 
   void CheckType(const DLTensor& tensor, const std::string& session) const {
@@ -161,6 +203,7 @@ class Sessions {
     auto added = std::make_shared<Session>(session);
     added->name = "session " + std::to_string(id);
     added->is_in_use = added->has_failed = false;
+    for (HeldState& state : added->states) state.spare.reset();
     sessions_[id] = std::move(added);
     return id;
   }
@@ -231,53 +274,99 @@ class Claim {
   std::shared_ptr<Session> session_;
 };
 
-// ---- States that are updated in their memory ----
+// ---- States that regions update ----
 
-/*! \brief A value of a state that a call has lent to a region. */
-struct Lent {
-  const HeldState* state = nullptr;
-  /*! \brief The region's argument and result. */
-  size_t argument = 0;
-  size_t result = 0;
-  /*! \brief The memory of the result, once the region has updated the value itself. */
-  const void* output = nullptr;
-};
-
-/*! \brief The lent values of all calls that are under way, by their memory. */
-class LentValues {
+/*! \brief The lent states of all calls that are under way, by the memory of their values. */
+class LentStates {
  public:
-  static LentValues& OfProcess() {
+  static LentStates& OfProcess() {
     // Not destroyed: threads may outlive the end of the program.
-    static auto* values = new LentValues;
-    return *values;
+    static auto* states = new LentStates;
+    return *states;
   }
 
-  void Add(const void* value, const Lent& lent) {
+  void Add(const void* value, LentState* state) {
     std::lock_guard<std::mutex> lock(mutex_);
-    lent_[value] = lent;
+    states_[value] = state;
+    ++count_;
   }
 
-  Lent Remove(const void* value) {
+  void Remove(const void* value) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const Lent lent = lent_[value];
-    lent_.erase(value);
-    return lent;
+    states_.erase(value);
+    --count_;
   }
 
-  bool Update(const void* value, size_t argument, size_t result, const void* output) {
+  LentState* Find(const void* value, size_t argument) {
+    // Most models have no states.
+    if (count_.load(std::memory_order_relaxed) == 0) return nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
-    auto found = lent_.find(value);
-    if (found == lent_.end()) return false;
-    Lent& lent = found->second;
-    if (lent.argument != argument || lent.result != result || lent.output != nullptr) return false;
-    lent.output = output;
-    return true;
+    auto found = states_.find(value);
+    if (found == states_.end()) return nullptr;
+    LentState* state = found->second;
+    return state->argument_ == argument && state->output_ == nullptr ? state : nullptr;
   }
 
  private:
   std::mutex mutex_;
-  std::map<const void*, Lent> lent_;
+  std::map<const void*, LentState*> states_;
+  std::atomic<size_t> count_{0};
 };
+
+LentState* LentState::Find(const void* value, size_t argument) {
+  return LentStates::OfProcess().Find(value, argument);
+}
+
+void LentState::PlaceOnHost(const void* output) {
+  if (state_->on_device != nullptr) {
+    state_->on_device->Read(state_->value->data_ptr());
+    state_->on_device.reset();
+    state_->spare.reset();
+  }
+  output_ = output;
+}
+
+bool LentState::PlaceOn(const OpenedDevice& device, bool in_place, const void* output) {
+  // What another session holds too is not written.
+  const auto is_own = [](const std::shared_ptr<StateMemory>& memory) {
+    const bool is_it = memory.use_count() == 1;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return is_it;
+  };
+  const size_t bytes = state_->Bytes();
+  if (bytes == 0) return false;
+  std::shared_ptr<StateMemory>&current = state_->on_device, &spare = state_->spare;
+  const bool is_there = current != nullptr && current->device() == device;
+  std::shared_ptr<StateMemory> moved;
+  if (!is_there || (in_place && !is_own(current))) {
+    moved = StateMemory::Allocate(device, bytes);
+    if (moved == nullptr) return false;
+  }
+  // A region that updates in place may have moved the state here, but no spare memory.
+  if (spare != nullptr && !(spare->device() == device)) spare.reset();
+  if (!in_place && (spare == nullptr || !is_own(spare))) {
+    spare = StateMemory::Allocate(device, bytes);
+    if (spare == nullptr) return false;
+  }
+  if (moved != nullptr) {
+    moved->Write(BeginOf(*state_->Peek().GetDLTensorPtr()));
+    // The host's memory is freed when this call ends.
+    if (current == nullptr) state_->value.reset();
+    current = std::move(moved);
+  }
+  before_ = current;
+  after_ = in_place ? current : spare;
+  output_ = output;
+  return true;
+}
+
+bool LentState::Keep(const void* output) {
+  if (output_ != output) return false;
+  if (after_ != before_) std::swap(state_->on_device, state_->spare);
+  return true;
+}
+
+namespace {
 
 // ---- Calls ----
 
@@ -298,7 +387,7 @@ void RequireCapacity(Session* session, ffi::PackedArgs args, int first) {
     const auto least = args[i + 3].cast<int64_t>(), most = args[i + 4].cast<int64_t>();
     const auto size = args[i + 5].cast<int64_t>(), begin = args[i + 6].cast<int64_t>();
     auto input = args[i + 7].as<ffi::Tensor>();
-    const ffi::Tensor given = input.has_value() ? *input : session->Find(source).Value();
+    const ffi::Tensor given = input.has_value() ? *input : session->Find(source).Peek();
     const DLTensor& numbers = *given.GetDLTensorPtr();
     const bool has_integers = numbers.dtype.code == kDLInt && numbers.dtype.bits >= 32;
     if (!has_integers || !ffi::IsContiguous(numbers) || numbers.device.device_type != kDLCPU) {
@@ -339,40 +428,35 @@ class SessionCall : public ffi::Object {
   }
   ~SessionCall() {
     if (has_ended_) return;
-    for (const auto& [state, value] : lent_) LentValues::OfProcess().Remove(value);
+    for (const auto& [state, lent] : lent_) LentStates::OfProcess().Remove(lent->value());
     claim_->has_failed = true;
   }
 
-  ffi::Tensor Take(const std::string& name) {
-    ffi::Tensor value = claim_->Find(name).Value();
-    taken_.push_back(value);
-    return value;
-  }
+  ffi::Tensor Take(const std::string& name) { return Hold(claim_->Find(name).Value()); }
 
   /*! \brief Takes a value that a region may update, so it is the call's alone. */
   ffi::Tensor Lend(const std::string& name, size_t argument, size_t result) {
     HeldState& state = claim_->Find(name);
-    if (!state.Value().unique()) state.value = CopyOf(*state.Value().GetDLTensorPtr());
-    // What another session has read before it gave up its reference.
-    std::atomic_thread_fence(std::memory_order_acquire);
-    const void* memory = BeginOf(*state.Value().GetDLTensorPtr());
-    LentValues::OfProcess().Add(memory, {&state, argument, result});
-    lent_[&state] = memory;
-    return Take(name);
+    state.Own();
+    const void* memory = BeginOf(*state.value->GetDLTensorPtr());
+    auto& lent = lent_[&state];
+    lent = std::make_unique<LentState>(&state, memory, argument, result);
+    LentStates::OfProcess().Add(memory, lent.get());
+    return Hold(*state.value);
   }
 
   /*! \brief Keeps a new state, which the inputs of the caller share no memory with. */
   void Keep(const std::string& name, ffi::Tensor value, const std::vector<ffi::Tensor>& inputs) {
     HeldState& state = claim_->Find(name);
-    if (auto lent = lent_.find(&state); lent != lent_.end()) {
-      const void* output = LentValues::OfProcess().Remove(lent->second).output;
-      lent_.erase(lent);
-      if (output == BeginOf(*value.GetDLTensorPtr())) return;
+    if (auto found = lent_.find(&state); found != lent_.end()) {
+      const std::unique_ptr<LentState> lent = std::move(found->second);
+      lent_.erase(found);
+      LentStates::OfProcess().Remove(lent->value());
+      if (lent->Keep(BeginOf(*value.GetDLTensorPtr()))) return;
     }
     state.CheckType(*value.GetDLTensorPtr(), claim_->name);
     if (OverlapsAny(*value.GetDLTensorPtr(), inputs)) value = CopyOf(*value.GetDLTensorPtr());
-    taken_.push_back(value);
-    kept_.emplace_back(&state, std::move(value));
+    kept_.emplace_back(&state, Hold(std::move(value)));
   }
 
   /*! \brief Replaces tensors in a result that the session holds, or held. */
@@ -388,7 +472,7 @@ class SessionCall : public ffi::Object {
   }
 
   void End() {
-    for (auto& [state, value] : kept_) state->value = std::move(value);
+    for (auto& [state, value] : kept_) state->Keep(std::move(value));
     kept_.clear();
     taken_.clear();
     has_ended_ = true;
@@ -397,6 +481,11 @@ class SessionCall : public ffi::Object {
   TVM_FFI_DECLARE_OBJECT_INFO_FINAL("npu.SessionCall", SessionCall, ffi::Object);
 
  private:
+  ffi::Tensor Hold(ffi::Tensor value) {
+    taken_.push_back(value);
+    return value;
+  }
+
   static bool OverlapsAny(const DLTensor& tensor, const std::vector<ffi::Tensor>& others) {
     return std::any_of(others.begin(), others.end(), [&](const ffi::Tensor& other) {
       return Overlap(tensor, *other.GetDLTensorPtr());
@@ -405,7 +494,7 @@ class SessionCall : public ffi::Object {
 
   Claim claim_;
   std::vector<ffi::Tensor> taken_;
-  std::map<HeldState*, const void*> lent_;
+  std::map<HeldState*, std::unique_ptr<LentState>> lent_;
   std::vector<std::pair<HeldState*, ffi::Tensor>> kept_;
   bool has_ended_ = false;
 };
@@ -441,7 +530,7 @@ void Open(ffi::PackedArgs args, ffi::Any* result) {
       shape.push_back(size.cast<int64_t>());
     }
     session.states.push_back({field[ffi::String("name")].cast<ffi::String>(), ffi::Shape(shape),
-                              args[index++].cast<ffi::Tensor>(), std::nullopt});
+                              args[index++].cast<ffi::Tensor>(), std::nullopt, nullptr, nullptr});
   }
   *result = Sessions::OfProcess().Add(session);
 }
@@ -495,7 +584,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def(name("reset").c_str(),
            [](const ffi::AnyView& id) {
              Claim claim(IdOf(id));
-             for (HeldState& state : claim->states) state.value.reset();
+             for (HeldState& state : claim->states) state.Keep(std::nullopt);
              claim->has_failed = false;
            })
       .def(name("close").c_str(),
@@ -504,7 +593,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            [](const ffi::AnyView& id, const ffi::String& state) {
              Claim claim(IdOf(id));
              claim.RequireValid();
-             return CopyOf(*claim->Find(state).Value().GetDLTensorPtr());
+             return claim->Find(state).Copy();
            })
       .def(name("write").c_str(),
            [](const ffi::AnyView& id, const ffi::String& state, DLTensor* value) {
@@ -512,7 +601,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
              claim.RequireValid();
              HeldState& held = claim->Find(state);
              held.CheckType(*value, claim->name);
-             held.value = CopyOf(*value);
+             held.Keep(CopyOf(*value));
            })
       .def(name("count").c_str(), [] { return Sessions::OfProcess().Count(); })
       .def_packed(name("begin").c_str(), Begin)
@@ -528,9 +617,5 @@ TVM_FFI_STATIC_INIT_BLOCK() {
 }
 
 }  // namespace
-
-bool UpdatesInPlace(const void* value, size_t argument, size_t result, const void* output) {
-  return LentValues::OfProcess().Update(value, argument, result, output);
-}
 
 }  // namespace npu

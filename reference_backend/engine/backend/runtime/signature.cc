@@ -195,6 +195,7 @@ bool Signature::Check(const ffi::PackedArgs& args, npu_buffer* buffers) const {
     buffer.dims = view.shape;
     buffer.data = static_cast<char*>(view.data) + view.byte_offset;
     buffer.bytes = ffi::GetDataSize(view);
+    buffer.state = nullptr;
     writes_elements = writes_elements || (i >= input_count_ && buffer.bytes > 0);
   }
   // The driver's symbols are at least 1. An empty batch has an empty result.

@@ -243,11 +243,11 @@ def little_memory_changes_nothing(region: Region) -> None:
 
 # ---- Failures of the device ---------------------------------------------------------------------
 
-_STATUSES = {"out_of_memory": 3, "device_error": 4, "timeout": 5}
+_STATUSES = {"declined": 1, "out_of_memory": 3, "device_error": 4, "timeout": 5}
 
 
 def fail_next(call: str, status: str, count: int = 1) -> None:
-    """Make calls of the driver fail: load, create_request, execute, submit or wait."""
+    """Make calls of the driver fail, by the name of a function (`npu_faults`)."""
     ask = tvm_ffi.get_global_func(f"{BACKEND}.runtime.fail_next")
     if not ask(Options.load(None).drivers[0], call, _STATUSES[status], count):
         raise NotRun("the driver has no extension npu.faults (npu_driver.h)")

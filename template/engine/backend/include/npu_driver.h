@@ -975,6 +975,9 @@ typedef struct npu_program npu_program;
 /*! \brief One execution of a program, with the memory that it needs; reusable, one at a time. */
 typedef struct npu_request npu_request;
 
+/*! \brief Memory of a device that holds the value of a state. */
+typedef struct npu_state npu_state;
+
 /*! \brief Memory of the caller that a program reads or writes: dense and row-major, aligned to its
  *  elements. The driver checks all of it against the program, because bytes may come from
  *  anywhere. */
@@ -989,6 +992,9 @@ typedef struct npu_buffer {
   void* data;
   /*! \brief How many bytes there are. */
   size_t bytes;
+  /*! \brief Where the elements are if `data` is NULL: memory of the program's device. Only for
+   *  drivers with allocate_state; NULL elsewhere. Since version 4. */
+  npu_state* state;
 } npu_buffer;
 
 /*! \brief The run half. A board needs no other. */
@@ -1073,6 +1079,18 @@ typedef struct npu_run_api {
    *  long as its events. Absent: it is not known. Since version 3. */
   npu_status (*read_peaks)(npu_request* request, double* operations_per_unit,
                            const npu_memory** memories, size_t* count);
+  /*! \brief Allocates memory of a device for a state of so many bytes, of which nothing is known
+   *  until it is written. A session keeps the state there from call to call, and binds it by
+   *  npu_buffer.state: one memory to the input and the output that add_state shares, else two.
+   *  NPU_DECLINED: this state stays on the host; another failure is one of the call. Absent, like
+   * the next three functions: all do. Since version 4. */
+  npu_status (*allocate_state)(npu_device* device, size_t bytes, npu_state** state);
+  /*! \brief Frees it, before its device is closed. Accepts NULL. */
+  void (*free_state)(npu_state* state);
+  /*! \brief Copies all of a state from memory of the host. No request uses it meanwhile. */
+  npu_status (*write_state)(npu_state* state, const void* data, size_t bytes);
+  /*! \brief Copies all of a state to memory of the host. No request writes it meanwhile. */
+  npu_status (*read_state)(npu_state* state, void* data, size_t bytes);
 } npu_run_api;
 
 /* ---- Extensions that the engine knows ------------------------------------------------------- */
@@ -1084,7 +1102,8 @@ typedef struct npu_faults {
   uint32_t size;
   /*!
    * \brief Makes calls of the run half fail, in this process and on any thread.
-   * \param call The function: "load", "create_request", "execute", "submit" or "wait".
+   * \param call The function: "load", "create_request", "execute", "submit", "wait",
+   *  "allocate_state", "write_state" or "read_state".
    * \param status What it returns. A wait first waits, unless this is NPU_TIMEOUT.
    * \param count How many calls fail from now on; 0 ends it.
    * \return NPU_INVALID where there is no such function or status.

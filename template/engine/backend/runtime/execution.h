@@ -28,6 +28,7 @@
 #include "artifact.h"
 #include "driver_api.h"
 #include "ports.h"
+#include "state_memory.h"
 
 namespace npu {
 
@@ -68,6 +69,7 @@ struct Request {
   /*! \brief Objects to keep alive while it runs asynchronously, and the memory that it uses. */
   tvm::ffi::ObjectPtr<tvm::ffi::Object> module;
   std::vector<tvm::ffi::Tensor> tensors;
+  std::vector<std::shared_ptr<StateMemory>> states;
   std::vector<MemoryUse> memory;
 };
 
@@ -89,6 +91,7 @@ class LoadedProgram {
   LoadedProgram& operator=(const LoadedProgram&) = delete;
 
   const npu_run_api& driver() const { return driver_; }
+  OpenedDevice device() const { return {&driver_, device_}; }
 
   /*! \brief A request that no other call uses. */
   Request* Acquire();

@@ -153,6 +153,12 @@ RuntimePorts::RuntimePorts(std::string_view text, const Signature& signature) {
   }
 }
 
+bool RuntimePorts::Updates(size_t input, size_t output) const {
+  return std::any_of(states_.begin(), states_.end(), [&](const RuntimeState& state) {
+    return state.input == input && state.output == output;
+  });
+}
+
 void Permutation::Run() {
   if (caller == nullptr) return;
   if (!is_output) return Permute(dims.data(), order, element_bytes, caller, memory.data());

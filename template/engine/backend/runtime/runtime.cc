@@ -455,18 +455,43 @@ class RegionModule : public ffi::ModuleObj {
     std::vector<npu_buffer> many_;
   };
 
+  /*! \brief Brings what a session has lent to where the program reads it, in the request's device
+   *  or on the host. */
+  static void PlaceStates(const Signature& signature, const RuntimePorts& ports,
+                          npu_buffer* buffers, Request* request) {
+    // With ports of its own, a program reads what was permuted on the host.
+    const bool has_memory =
+        request->program->driver().allocate_state != nullptr && ports.ports().empty();
+    const size_t inputs = signature.input_count(), count = signature.arguments().size();
+    for (size_t i = 0; i < inputs; ++i) {
+      if (!signature.arguments()[i].is_tensor) continue;
+      LentState* state = LentState::Find(buffers[i].data, i);
+      if (state == nullptr) continue;
+      const size_t result = inputs + state->result();
+      // Another library may have been put in place of the one that the model was compiled with.
+      const bool fits = state->result() < count - inputs &&
+                        signature.arguments()[result].is_tensor &&
+                        buffers[result].bytes == buffers[i].bytes;
+      const bool in_place = fits && ports.Updates(i, result);
+      if (fits && has_memory &&
+          state->PlaceOn(request->program->device(), in_place, buffers[result].data)) {
+        buffers[i].data = buffers[result].data = nullptr;
+        buffers[i].state = state->before()->handle();
+        buffers[result].state = state->after()->handle();
+        request->states.insert(request->states.end(), {state->before(), state->after()});
+      } else {
+        state->PlaceOnHost(in_place ? buffers[result].data : nullptr);
+        if (in_place) buffers[result].data = buffers[i].data;
+      }
+    }
+  }
+
   /*! \brief A request with the buffers of a call. */
   Lease Bind(const Signature& signature, npu_buffer* buffers) {
     const RuntimePorts& ports = Get().ports;
-    for (const RuntimeState& state : ports.states()) {
-      const size_t result = state.output - signature.input_count();
-      npu_buffer& output = buffers[state.output];
-      if (UpdatesInPlace(buffers[state.input].data, state.input, result, output.data)) {
-        output.data = buffers[state.input].data;
-      }
-    }
-    RefuseAliases(signature, ports.states(), buffers);
     Lease request(Load()->Acquire());
+    PlaceStates(signature, ports, buffers, request.get());
+    RefuseAliases(signature, ports, buffers);
     const npu_run_api& driver = request->program->driver();
     if (!ports.ports().empty()) {
       BindPorts(signature, ports, buffers, request.get());
@@ -511,23 +536,19 @@ class RegionModule : public ffi::ModuleObj {
 
   /*! \brief Throws if an output overlaps with another argument: a driver may write outputs while it
    *  still reads inputs. Only the values of a state may have one buffer. */
-  static void RefuseAliases(const Signature& signature, const std::vector<RuntimeState>& states,
+  static void RefuseAliases(const Signature& signature, const RuntimePorts& ports,
                             const npu_buffer* buffers) {
     const std::vector<Argument>& arguments = signature.arguments();
     auto begin_of = [](const npu_buffer& buffer) { return static_cast<const char*>(buffer.data); };
     for (size_t i = signature.input_count(); i < arguments.size(); ++i) {
-      if (!arguments[i].is_tensor) continue;
+      if (!arguments[i].is_tensor || buffers[i].state != nullptr) continue;
       const char* begin = begin_of(buffers[i]);
       const char* end = begin + buffers[i].bytes;
       for (size_t k = 0; k < i; ++k) {
-        if (!arguments[k].is_tensor) continue;
+        if (!arguments[k].is_tensor || buffers[k].state != nullptr) continue;
         const char* begin_k = begin_of(buffers[k]);
         if (begin_k >= end || begin_k + buffers[k].bytes <= begin) continue;
-        const bool is_state =
-            begin_k == begin && std::any_of(states.begin(), states.end(), [&](const auto& state) {
-              return state.input == k && state.output == i;
-            });
-        if (is_state) continue;
+        if (begin_k == begin && ports.Updates(k, i)) continue;
         TVM_FFI_THROW(ValueError) << signature.Describe(arguments[i]) << " shares memory with '"
                                   << arguments[k].name << "'; an output needs memory of its own";
       }
@@ -549,16 +570,21 @@ class RegionModule : public ffi::ModuleObj {
     const Signature& signature = Get().signature;
     Buffers buffers(signature.arguments().size());
     if (!signature.Check(args, buffers.data())) return;
+    for (size_t i = 0; i < signature.arguments().size(); ++i) {
+      if (!signature.arguments()[i].is_tensor) continue;
+      // A buffer that TVM does not own may be gone when this returns.
+      if (!args[static_cast<int>(i)].as<ffi::Tensor>().has_value()) return Call(args);
+    }
     Lease request = Bind(signature, buffers.data());
     for (size_t i = 0; i < signature.arguments().size(); ++i) {
       if (!signature.arguments()[i].is_tensor) continue;
-      auto tensor = args[static_cast<int>(i)].as<ffi::Tensor>();
-      // A buffer that TVM does not own may be gone when this returns.
-      if (!tensor.has_value()) return Call(args);
       const npu_buffer& buffer = buffers.data()[i];
       const char* data = static_cast<const char*>(buffer.data);
-      request->memory.push_back({data, data + buffer.bytes, i >= signature.input_count()});
-      request->tensors.push_back(*std::move(tensor));
+      // A region alone has a state.
+      if (buffer.state == nullptr) {
+        request->memory.push_back({data, data + buffer.bytes, i >= signature.input_count()});
+      }
+      request->tensors.push_back(args[static_cast<int>(i)].cast<ffi::Tensor>());
     }
     request->module = ffi::GetObjectPtr<ffi::Object>(this);
     PendingRequests::OfThisThread().Submit(request.release());

@@ -104,6 +104,12 @@ struct npu_device {
   emulator::Device* device;
 };
 
+/*! \brief A state in the DRAM of a device. */
+struct npu_state {
+  const emulator::Device* device;
+  emulator::Buffer memory;
+};
+
 struct npu_program {
   std::shared_ptr<emulator::Loaded> loaded;
 };
@@ -313,6 +319,16 @@ void RequireIdle(const npu_request* request, const char* what) {
   }
 }
 
+/*! \brief The memory of a state that is bound to an input or output of a program. */
+const void* MemoryOf(const npu_state& state, const Loaded& loaded, const Desc& desc) {
+  if (state.device != loaded.device) Invalid("A state is on another device than the program.");
+  const auto bytes = static_cast<size_t>(MostBytes(desc));
+  if (state.memory.size() < bytes) {
+    Invalid("A state has ", state.memory.size(), " bytes, but the program needs ", bytes, ".");
+  }
+  return state.memory.data();
+}
+
 /*! \brief The part of binding that inputs and outputs have in common. */
 void Bind(npu_request* request, bool input, size_t index, const npu_buffer* buffer) {
   RequireIdle(request, "bind");
@@ -328,6 +344,10 @@ void Bind(npu_request* request, bool input, size_t index, const npu_buffer* buff
             input ? " inputs." : " outputs.");
   }
   const Desc& desc = descs[index];
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): the field is a pointer.
+  if (data == nullptr && NPU_HAS(npu_buffer, buffer, state) && buffer->state != nullptr) {
+    data = MemoryOf(*buffer->state, *request->loaded, desc);
+  }
   if (data == nullptr) Invalid("The data of ", input ? "input " : "output ", index, " is null.");
   if (rank < 0 || rank > NPU_MAX_RANK) Invalid(kind, index, " has rank ", rank, ".");
   if (rank > 0) RequireArgument(dims, "dims");
@@ -556,6 +576,42 @@ npu_status ReadPeaks(npu_request* request, double* operations_per_unit, const np
   });
 }
 
+npu_status AllocateState(npu_device* device, size_t bytes, npu_state** state) {
+  return Run([&] {
+    RequireArgument(device, "device");
+    RequireArgument(state, "state");
+    FailOnDemand(Call::kAllocateState);
+    *state = new npu_state{device->device, Buffer(bytes)};
+  });
+}
+
+void FreeState(npu_state* state) { delete state; }
+
+/*! \brief Throws unless it is all of a state that is copied. */
+void RequireWhole(const npu_state* state, const void* data, size_t bytes) {
+  RequireArgument(state, "state");
+  RequireArgument(data, "data");
+  if (bytes != state->memory.size()) {
+    Invalid("A state has ", state->memory.size(), " bytes, not ", bytes, ".");
+  }
+}
+
+npu_status WriteState(npu_state* state, const void* data, size_t bytes) {
+  return Run([&] {
+    RequireWhole(state, data, bytes);
+    FailOnDemand(Call::kWriteState);
+    std::memcpy(state->memory.data(), data, bytes);
+  });
+}
+
+npu_status ReadState(npu_state* state, void* data, size_t bytes) {
+  return Run([&] {
+    RequireWhole(state, data, bytes);
+    FailOnDemand(Call::kReadState);
+    std::memcpy(data, state->memory.data(), bytes);
+  });
+}
+
 const void* Extension(const char* name) {
   return name != nullptr && std::strcmp(name, NPU_FAULTS) == 0 ? &kFaults : nullptr;
 }
@@ -590,6 +646,10 @@ constexpr npu_run_api kRunApi = {
     ReadEvents,
     ReadAllocations,
     ReadPeaks,
+    AllocateState,
+    FreeState,
+    WriteState,
+    ReadState,
 };
 
 }  // namespace

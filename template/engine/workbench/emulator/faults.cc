@@ -11,7 +11,8 @@
 namespace npu::emulator {
 namespace {
 
-constexpr const char* kCalls[] = {"load", "create_request", "execute", "submit", "wait"};
+constexpr const char* kCalls[] = {"load", "create_request", "execute",     "submit",
+                                  "wait", "allocate_state", "write_state", "read_state"};
 constexpr int kCallCount = static_cast<int>(Call::kCount);
 static_assert(sizeof(kCalls) / sizeof(kCalls[0]) == kCallCount, "");
 

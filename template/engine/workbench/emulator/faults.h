@@ -13,7 +13,17 @@
 namespace npu::emulator {
 
 /*! \brief The functions of the run half that can fail on demand. */
-enum class Call : uint8_t { kLoad, kCreateRequest, kExecute, kSubmit, kWait, kCount };
+enum class Call : uint8_t {
+  kLoad,
+  kCreateRequest,
+  kExecute,
+  kSubmit,
+  kWait,
+  kAllocateState,
+  kWriteState,
+  kReadState,
+  kCount
+};
 
 /*! \brief The status that this call has to return, or NPU_OK. */
 npu_status TakeFault(Call call);

@@ -26,6 +26,16 @@
  *   // values of a state get the same memory. Not called for the graphs of a profile. Without it,
  *   // the kit copies states to memory that stays the same, and back.
  *   void Bind(int32_t value, void* memory);
+ *   // Only beside Bind, and if sessions may keep states in memory of the device: such memory, and
+ *   // its Bind. The constructor throws a Failure where there is none; one of NPU_DECLINED keeps
+ *   // the state on the host.
+ *   class StateMemory {
+ *    public:
+ *     explicit StateMemory(size_t bytes);
+ *     void Write(const void* data);
+ *     void Read(void* data) const;
+ *   };
+ *   void Bind(int32_t value, StateMemory* state);
  * };
  *
  * const npu_run_api* npu_driver_run(uint32_t) {
@@ -88,7 +98,13 @@ inline int64_t GrownSize(const Value& port, const npu_buffer* buffer) {
   return port.groups == 0 ? 0 : buffer->dims[GrowingOf(port)];
 }
 
-/*! \brief Refuses a buffer that does not match the program. */
+/*! \brief The state that a buffer is, or null. */
+inline npu_state* StateOf(const npu_buffer* buffer) {
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): the field is a pointer.
+  return buffer->data == nullptr && NPU_HAS(npu_buffer, buffer, state) ? buffer->state : nullptr;
+}
+
+/*! \brief Refuses a buffer that does not match the program; else, returns its data or its state. */
 inline void* CheckedData(const std::vector<Value>& ports, size_t index, const npu_buffer* buffer) {
   if (index >= ports.size()) Refuse("there is no such input or output");
   const Value& port = ports[index];
@@ -111,8 +127,9 @@ inline void* CheckedData(const std::vector<Value>& ports, size_t index, const np
     Refuse("it has " + std::to_string(buffer->bytes) + " bytes, but " +
            TextOf(buffer->dtype, buffer->rank, buffer->dims) + " has " + std::to_string(bytes));
   }
-  if (buffer->data == nullptr) Refuse("it has no memory");
-  return buffer->data;
+  void* data = buffer->data == nullptr ? StateOf(buffer) : buffer->data;
+  if (data == nullptr) Refuse("it has no memory");
+  return data;
 }
 
 /*! \brief Refuses a request that lacks a buffer. */
@@ -272,6 +289,52 @@ template <typename Graph>
 struct CanBind<Graph, std::void_t<decltype(std::declval<Graph&>().Bind(
                           int32_t{}, static_cast<void*>(nullptr)))>> : std::true_type {};
 
+/*! \brief Whether a graph can be told of states in memory of the device: by a Bind of its own,
+ * since any pointer is a `void*` too. */
+template <typename Graph, typename = void>
+struct HasStateMemory : std::false_type {};
+template <typename Graph>
+struct HasStateMemory<
+    Graph, std::void_t<typename Graph::StateMemory,
+                       decltype(static_cast<void (Graph::*)(int32_t, typename Graph::StateMemory*)>(
+                           &Graph::Bind))>> : std::true_type {};
+
+/*! \brief The memory of a state in memory of the device; an empty one for other graphs. */
+template <typename Graph, bool = HasStateMemory<Graph>::value>
+struct DeviceState {
+  explicit DeviceState(size_t size) : bytes(size), state(size) {}
+  void Write(const void* data, size_t size) {
+    RequireSize(size);
+    state.Write(data);
+  }
+  void Read(void* data, size_t size) const {
+    RequireSize(size);
+    state.Read(data);
+  }
+  void RequireSize(size_t size) const {
+    if (size == bytes) return;
+    Refuse("a state has " + std::to_string(bytes) + " bytes, not " + std::to_string(size));
+  }
+
+  size_t bytes;
+  typename Graph::StateMemory state;
+};
+template <typename Graph>
+struct DeviceState<Graph, false> {
+  void Write(const void*, size_t) {}
+  void Read(void*, size_t) const {}
+  void RequireSize(size_t) const {}
+  size_t bytes = 0;
+};
+
+/*! \brief The state that a buffer is, with the buffer's size; or null. */
+template <typename Graph>
+DeviceState<Graph>* HeldOf(const npu_buffer* buffer) {
+  auto* held = reinterpret_cast<DeviceState<Graph>*>(StateOf(buffer));
+  if (held != nullptr) held->RequireSize(buffer->bytes);
+  return held;
+}
+
 /*! \brief How many additions and multiplications a matmul or a convolution has, also a transposed
  *  one; 0 for others. */
 inline uint64_t OperationsOf(const Program& program, const Node& node) {
@@ -339,10 +402,18 @@ struct LoadedProgram {
 /*! \brief A request. While a profile records, it is run by `Timed`, which is made for that. */
 template <typename Graph, typename Timed>
 struct GraphRequest {
+  using Held = DeviceState<Graph>;
+  /*! \brief A state: its values, and the input and the output that have them. */
+  struct PlacedState {
+    size_t before, after, input, output;
+  };
+
   explicit GraphRequest(const Program& p)
       : program(p),
         inputs(p.inputs.size()),
         outputs(p.outputs.size()),
+        input_states(p.inputs.size()),
+        output_states(p.outputs.size()),
         input_sizes(p.inputs.size()),
         output_sizes(p.outputs.size()) {
     std::vector<bool> is_output(program.values.size(), false);
@@ -402,8 +473,18 @@ struct GraphRequest {
       const Value& value = program.values[i];
       if (value.source != Source::kInput || IsBound(static_cast<int32_t>(i))) continue;
       const auto input = static_cast<size_t>(value.place);
-      CopyPadded(program.inputs[input], input_sizes[input], inputs[input], memory[i]);
+      std::vector<uint8_t> copy;
+      CopyPadded(program.inputs[input], input_sizes[input], ElementsOf(input, &copy), memory[i]);
     }
+  }
+
+  /*! \brief The elements of an input, in `copy` if it is a state in memory of the device. */
+  const void* ElementsOf(size_t input, std::vector<uint8_t>* copy) const {
+    const Held* state = input_states[input];
+    if (state == nullptr) return inputs[input];
+    copy->resize(state->bytes);
+    state->Read(copy->data(), copy->size());
+    return copy->data();
   }
 
   /*! \brief Refuses one buffer for an input and an output, unless these are one state: artifacts
@@ -427,18 +508,40 @@ struct GraphRequest {
     if constexpr (CanBind<Graph>::value) {
       bound.assign(program.values.size(), false);
       for (const PlacedState& state : states) {
-        void* given = outputs[state.output];
-        const void* old = inputs[state.input];
         // The graph of a profile has memory of its own.
-        const bool is_bound =
-            timed == nullptr && reinterpret_cast<uintptr_t>(given) % kAlignment == 0;
+        const bool is_bound = timed == nullptr && Place(state);
         bound[state.before] = bound[state.after] = is_bound;
-        if (is_bound && old != given) std::memcpy(given, old, BytesOf(program.inputs[state.input]));
+        if (is_bound) continue;
         for (const size_t value : {state.before, state.after}) {
-          graph->Bind(static_cast<int32_t>(value), is_bound ? given : memory[value]);
+          graph->Bind(static_cast<int32_t>(value), memory[value]);
         }
       }
     }
+  }
+
+  /*! \brief Tells the graph where the caller wants the next value of a state, which gets the value
+   *  before; returns whether it can be there. */
+  bool Place(const PlacedState& state) {
+    void* given = outputs[state.output];
+    Held* given_state = output_states[state.output];
+    if (given_state == nullptr && reinterpret_cast<uintptr_t>(given) % kAlignment != 0) {
+      return false;
+    }
+    if (given != inputs[state.input]) {
+      std::vector<uint8_t> copy;
+      WriteOutput(state.output, ElementsOf(state.input, &copy));
+    }
+    for (const size_t value : {state.before, state.after}) {
+      const auto id = static_cast<int32_t>(value);
+      if constexpr (HasStateMemory<Graph>::value) {
+        if (given_state != nullptr) {
+          graph->Bind(id, &given_state->state);
+          continue;
+        }
+      }
+      if constexpr (CanBind<Graph>::value) graph->Bind(id, given);
+    }
+    return true;
   }
 
   bool IsBound(int32_t value) const { return !bound.empty() && bound[static_cast<size_t>(value)]; }
@@ -447,8 +550,17 @@ struct GraphRequest {
     for (size_t i = 0; i < program.outputs.size(); ++i) {
       const Value& output = program.outputs[i];
       if (IsBound(static_cast<int32_t>(output.place))) continue;
-      const void* from = memory[static_cast<size_t>(output.place)];
-      CopyCropped(output, output_sizes[i], from, outputs[i]);
+      WriteOutput(i, memory[static_cast<size_t>(output.place)]);
+    }
+  }
+
+  /*! \brief Copies elements to where the caller wants an output. */
+  void WriteOutput(size_t index, const void* from) {
+    const Value& output = program.outputs[index];
+    if (output_states[index] != nullptr) {
+      output_states[index]->Write(from, BytesOf(output));
+    } else {
+      CopyCropped(output, output_sizes[index], from, outputs[index]);
     }
   }
 
@@ -468,14 +580,11 @@ struct GraphRequest {
     if (on && !program.nodes.empty()) timed = std::make_unique<Timed>(program, memory);
   }
 
-  /*! \brief A state: its values, and the input and the output that have them. */
-  struct PlacedState {
-    size_t before, after, input, output;
-  };
-
   const Program& program;
   std::vector<PlacedState> states;
   std::vector<void*> inputs, outputs;
+  /*! \brief Those in memory of the device, which have no other; null elsewhere. */
+  std::vector<Held*> input_states, output_states;
   /*! \brief Of inputs and outputs that grow. */
   std::vector<int64_t> input_sizes, output_sizes;
   std::vector<Block> blocks;
@@ -495,6 +604,7 @@ template <typename Graph, typename Timed = Graph>
 npu_run_api RunTable(const char* name, const char* release) {
   using Loaded = LoadedProgram<Graph>;
   using Request = GraphRequest<Graph, Timed>;
+  using Held = typename Request::Held;
   npu_run_api api = {};
   api.size = sizeof(api);
   api.version = NPU_DRIVER_API_VERSION;
@@ -524,14 +634,18 @@ npu_run_api RunTable(const char* name, const char* release) {
   api.bind_input = [](npu_request* request, size_t index, const npu_buffer* buffer) {
     return Try(&RunError(), [&] {
       auto* bound = reinterpret_cast<Request*>(request);
-      bound->inputs[index] = CheckedData(bound->program.inputs, index, buffer);
+      void* data = CheckedData(bound->program.inputs, index, buffer);
+      bound->input_states[index] = HeldOf<Graph>(buffer);
+      bound->inputs[index] = data;
       bound->input_sizes[index] = GrownSize(bound->program.inputs[index], buffer);
     });
   };
   api.bind_output = [](npu_request* request, size_t index, const npu_buffer* buffer) {
     return Try(&RunError(), [&] {
       auto* bound = reinterpret_cast<Request*>(request);
-      bound->outputs[index] = CheckedData(bound->program.outputs, index, buffer);
+      void* data = CheckedData(bound->program.outputs, index, buffer);
+      bound->output_states[index] = HeldOf<Graph>(buffer);
+      bound->outputs[index] = data;
       bound->output_sizes[index] = GrownSize(bound->program.outputs[index], buffer);
     });
   };
@@ -555,6 +669,18 @@ npu_run_api RunTable(const char* name, const char* release) {
   } else {
     api.execute = [](npu_request* request) {
       return Try(&RunError(), [&] { reinterpret_cast<Request*>(request)->Execute(); });
+    };
+  }
+  if constexpr (HasStateMemory<Graph>::value) {
+    api.allocate_state = [](npu_device*, size_t bytes, npu_state** state) {
+      return Try(&RunError(), [&] { *state = reinterpret_cast<npu_state*>(new Held(bytes)); });
+    };
+    api.free_state = [](npu_state* state) { delete reinterpret_cast<Held*>(state); };
+    api.write_state = [](npu_state* state, const void* data, size_t bytes) {
+      return Try(&RunError(), [&] { reinterpret_cast<Held*>(state)->Write(data, bytes); });
+    };
+    api.read_state = [](npu_state* state, void* data, size_t bytes) {
+      return Try(&RunError(), [&] { reinterpret_cast<Held*>(state)->Read(data, bytes); });
     };
   }
   if constexpr (IsTimed<Timed>::value) {

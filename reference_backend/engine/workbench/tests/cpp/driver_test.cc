@@ -357,6 +357,7 @@ class Machine {
   RunCounters Counters() const { return CountersOf(request_); }
   npu_program* program() const { return program_; }
   npu_request* request() const { return request_; }
+  npu_device* device() const { return device_; }
 
  private:
   void Ok(npu_status status) {
@@ -1058,6 +1059,53 @@ TEST(UpdatesReplaceSlicesInOneBufferOrTwo) {
   CHECK_EQ(BindOutput(machine.request(), 0, state.data(), {2, 4, 2}), NPU_OK);
   CHECK_EQ(run.execute(machine.request()), NPU_INVALID);
   CHECK_CONTAINS(run.error(), "Output 0 has the buffer of input 0, but");
+}
+
+TEST(StatesMayBeInTheMemoryOfTheirDevice) {
+  Net net;
+  npu_tensor data = net.Input({4}), value = net.Input({1}), rows = net.Input({1}, NPU_INT64);
+  npu_tensor out = net.Tensor({4});
+  net.Add(npu_update{0, data, value, rows, out, 0});
+  net.Output(out);
+  int32_t shared = 0;
+  CHECK_EQ(build.add_state(net.get(), data, out, &shared), NPU_OK);
+  const Bytes bytes = net.Finish();
+  Machine machine(bytes), other(bytes, 1);
+  machine.Input(1, {1}, Floats{7});
+  machine.Input(2, {1}, std::vector<int64_t>{2});
+  constexpr size_t kBytes = 4 * sizeof(float);
+  npu_state* states[2] = {};
+  const Floats before = Range(4);
+  for (npu_state*& state : states) {
+    CHECK_EQ(run.allocate_state(machine.device(), kBytes, &state), NPU_OK);
+    CHECK_EQ(run.write_state(state, before.data(), kBytes), NPU_OK);
+  }
+  const auto read = [](npu_state* state) {
+    Floats numbers(4);
+    CHECK_EQ(run.read_state(state, numbers.data(), kBytes), NPU_OK);
+    return numbers;
+  };
+  const Shape shape = {4};
+  npu_buffer buffer = BufferOf(nullptr, shape, NPU_FLOAT32);
+  // Two memories, then one.
+  buffer.state = states[0];
+  CHECK_EQ(run.bind_input(machine.request(), 0, &buffer), NPU_OK);
+  CHECK_EQ(run.bind_input(other.request(), 0, &buffer), NPU_INVALID);
+  CHECK_CONTAINS(run.error(), "on another device");
+  for (int i : {1, 0}) {
+    buffer.state = states[i];
+    CHECK_EQ(run.bind_output(machine.request(), 0, &buffer), NPU_OK);
+    CHECK_VALUES(read(states[0]), before);
+    machine.Run();
+    CHECK_VALUES(read(states[i]), {0, 1, 7, 3});
+  }
+  CHECK_EQ(run.write_state(states[0], before.data(), kBytes - 1), NPU_INVALID);
+  CHECK_CONTAINS(run.error(), "A state has 16 bytes, not 15.");
+  for (npu_state* state : states) run.free_state(state);
+  CHECK_EQ(run.allocate_state(machine.device(), kBytes - 1, &buffer.state), NPU_OK);
+  CHECK_EQ(run.bind_output(machine.request(), 0, &buffer), NPU_INVALID);
+  CHECK_CONTAINS(run.error(), "A state has 15 bytes, but the program needs 16.");
+  run.free_state(buffer.state);
 }
 
 TEST(GathersTakeSlicesOrElements) {

@@ -88,7 +88,7 @@ void CheckCancel(const npu_run_api& api, const char* path) {
   CHECK_THAT(api.create_request(program, &request) == NPU_OK);
   const int64_t count = 1;
   uint8_t in = 0, out = 0;
-  npu_buffer buffer = {sizeof(buffer), NPU_UINT8, 1, &count, &in, 1};
+  npu_buffer buffer = {sizeof(buffer), NPU_UINT8, 1, &count, &in, 1, nullptr};
   CHECK_THAT(api.bind_input(request, 0, &buffer) == NPU_OK);
   buffer.data = &out;
   CHECK_THAT(api.bind_output(request, 0, &buffer) == NPU_OK);
