@@ -32,7 +32,7 @@ inline bool Broken(const char* control) {{
 OPS = ["conv2d", "matmul", "max_pool2d", "add", "subtract", "relu", "softmax", "mean", "concat"]
 OPS += ["pad", "quantize", "dequantize", "permute_dims", "tanh", "avg_pool2d"]
 # Of a decoder, whose states are then updated in place.
-OPS += ["where", "equal", "less", "less_equal", "reshape", "max", "take"]
+OPS += ["where", "less_equal", "reshape", "state_update"]
 
 
 @dataclass(frozen=True)
@@ -374,9 +374,9 @@ CONTROLS = [
     Control(
         "a_reset_of_nothing",
         SESSIONS,
-        "for (HeldState& state : claim->states) state.value.reset();",
+        "for (HeldState& state : claim->states) state.Keep(std::nullopt);",
         "for (HeldState& state : claim->states) {\n"
-        '               if (!Broken("a_reset_of_nothing")) state.value.reset();\n'
+        '               if (!Broken("a_reset_of_nothing")) state.Keep(std::nullopt);\n'
         "             }",
         "states",
         "a_reset",
@@ -400,8 +400,8 @@ CONTROLS = [
     Control(
         "copies_share_memory",
         SESSIONS,
-        "    if (!state.Value().unique()) ",
-        '    if (!state.Value().unique() && !Broken("copies_share_memory")) ',
+        "const bool is_it = memory.use_count() == 1;",
+        'const bool is_it = memory.use_count() == 1 || Broken("copies_share_memory");',
         "states",
         "a_copy",
     ),

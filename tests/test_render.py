@@ -204,7 +204,7 @@ def test_rendered_files_and_seeds_are_short() -> None:
     assert lines["rendered"] <= 2500, lines
     assert lines["vendor"] <= 2000, lines
     (table,) = reference.glob("python/*/patterns.py")
-    assert table.read_bytes().count(b"\n") < 1000
+    assert table.read_bytes().count(b"\n") < 1020
 
 
 def test_no_trace_of_the_reference_is_in_a_render_under_another_name(

@@ -20,7 +20,7 @@ APART = {"benchmarks", "conftest.py", "tests"}
 MODULES = {path for path in PYTHON.rglob("*.py") if not APART & {*path.parts}}
 MOST_FLOORS = 12
 MOST_LINES = {
-    **{"engine": 93_900, "engine/backend": 57_600, "rendered": 2_500, "vendor": 2_000},
+    **{"engine": 94_900, "engine/backend": 58_500, "rendered": 2_500, "vendor": 2_000},
     "isa": 15_950,
 }
 """In the reference backend, and of instruction sets, which it does not have; the engine's

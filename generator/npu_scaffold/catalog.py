@@ -202,7 +202,7 @@ def _ids(catalog: dict[str, Entry]) -> Iterator[str]:
             continue
         where = f"{CATALOG / entry['family']}.yml: {op}: id:"
         if number in known:
-            yield f"{where} {number} is {known[number]}'s already; the highest is {len(catalog)}."
+            yield f"{where} {number} is {known[number]}'s already; the ids are 1 to {len(catalog)}."
         elif not 1 <= number <= len(catalog):
             yield f"{where} {number} leaves a gap; the ids are 1 to {len(catalog)}."
         known[number] = op

@@ -85,7 +85,7 @@ def _ops(arguments: argparse.Namespace) -> None:
     rows += [
         (
             op,
-            entry.get("relax", "a chain of others"),
+            entry.get("relax", "several others"),
             entry["engine"],
             ", ".join(entry["presets"]),
             _dtypes(entry),

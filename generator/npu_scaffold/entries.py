@@ -79,7 +79,7 @@ def entry_problems(op: object, entry: object, known: Known) -> Iterator[str]:
         yield "the entry must be a mapping."
         return
     yield from _keys(entry, _ENTRY, "")
-    if "relax" not in entry and "chains" not in entry:
+    if entry.keys().isdisjoint(("relax", "chains", "emitted_by")):
         yield "the key 'relax' is missing."
     for key, (_, check) in _ENTRY.items():
         if key in entry and check is not None:
@@ -429,6 +429,7 @@ _ENTRY: dict[str, tuple[bool, Check | None]] = {
     "results": (False, _results),
     "output_dtypes": (False, _dtypes),
     "chains": (False, _chains),
+    "emitted_by": (False, None),
     "activation": (False, _activation),
     "fuses": (False, _fuses),
     "quantized": (False, _quantized),

@@ -313,6 +313,7 @@ _WRITERS: dict[str, Callable[[Any], Node]] = {
     "operations": _literal,
     "output_dtypes": _dtypes,
     "chains": _chains,
+    "emitted_by": _literal,
     "activation": _literal,
     "fuses": lambda given: _call("Fuses", given),
     "quantized": lambda given: _call("Quantized", given),
@@ -323,7 +324,14 @@ _WRITERS: dict[str, Callable[[Any], Node]] = {
 
 _DEFAULTS: dict[str, object] = {
     **{"engine": "vector", "inputs": [], "attributes": {}, "rules": [], "operations": None},
-    **{"output_dtypes": [], "chains": [], "activation": False, "fuses": {}, "quantized": None},
+    **{
+        "output_dtypes": [],
+        "chains": [],
+        "emitted_by": "",
+        "activation": False,
+        "fuses": {},
+        "quantized": None,
+    },
     **{"absorbs_transpose": [], "tolerance": "exact"},
 }
 """The fields of `Op` in their order, and what they are if an entry does not name them."""

@@ -587,6 +587,11 @@ LIMITS: dict[str, Limits | None] = {
             Among("attr.reduction", ("update", "max", "min"), ("int8", "uint8")),
         ),
     ),
+    "state_update": Limits(
+        data=Takes(ALL, range(1, 7)),
+        value=Takes(ranks=range(7)),
+        positions=Takes(("int64", "int32"), range(7)),
+    ),
 }
 
 # For limits that the table cannot express: None, ask_driver, or a function of the entry and the

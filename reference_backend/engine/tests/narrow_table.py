@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend's table without real numbers; the fixture `integers_only` puts it in its place."""
+"""Other tables in the place of the backend's; `integers_only` has one without real numbers."""
 
 from dataclasses import replace
 
@@ -35,7 +35,11 @@ def table_without_reals() -> Table:
 
 def without_reals(monkeypatch) -> Table:
     """Let the partitioner and the quantizer use that table."""
-    table = table_without_reals()
+    return put(monkeypatch, table_without_reals())
+
+
+def put(monkeypatch, table: Table) -> Table:
+    """Let the partitioner and the quantizer use a table."""
     made = [FusionPattern(*pattern) for pattern in patterns.make_patterns(table)]
     monkeypatch.setattr(composites, "get_patterns_with_prefix", {f"{BACKEND}.": made}.__getitem__)
     for module in (codegen, partition, quantization, planning):

@@ -969,6 +969,18 @@ OPS: tuple[Op, ...] = (
         operations="size(data) * max(size(indices) // indices[-1], 1)",
         tolerance=Accumulated("size(indices) // indices[-1] + 1"),
     ),
+    Op(  # slices replaced at positions, such as rows of a cache by new ones
+        "state_update",
+        engine="memory",
+        inputs=(
+            Input("data", ALL, range(1, 7)),
+            Input("value", ranks=range(7), like="data"),
+            Input("positions", ("int64", "int32"), range(7)),
+        ),
+        attributes=anything("axis"),
+        operations="size(value)",
+        emitted_by="update",
+    ),
     # ---- Quantization ----------------------------------------------------------------------------
     Op(  # real numbers to integers of 8 or 16 bits, by scale and zero point
         "quantize",

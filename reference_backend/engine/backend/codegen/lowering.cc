@@ -598,20 +598,6 @@ LoweredProgram LowerComposing(const Graph& graph, const LoweringOptions& options
 
 }  // namespace
 
-bool IsTakenAsUpdate(const Graph& graph, const LoweringOptions& options) {
-  if (BuildDriver(options.role).add_update == nullptr) return false;
-  const std::optional<Graph> updated = WithUpdates(graph, [](const Node&) { return true; });
-  if (!updated.has_value()) return false;
-  const auto is_call = [](const Node& node) { return node.kind == Node::Kind::kCall; };
-  if (std::count_if(updated->nodes.begin(), updated->nodes.end(), is_call) != 1) return false;
-  try {
-    LowerOnce(graph, options, LoweringGoal::kOps, {});
-    return true;
-  } catch (const Refusal&) {
-    return false;
-  }
-}
-
 LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal) {
   rule_of_graph = options.requantization;
   if (BuildDriver(options.role).set_quantization == nullptr) {

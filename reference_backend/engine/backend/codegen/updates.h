@@ -5,11 +5,13 @@
  *
  * Importers spell this with comparisons: each place of an axis is compared with the positions, and
  * all of the tensor is written. A driver with `add_update` writes the slices, and needs none of
- * those ops.
+ * those ops. They are an update only where all of them are one composite, which the partitioner
+ * makes if the table has such an entry.
  */
 #ifndef CODEGEN_UPDATES_H_
 #define CODEGEN_UPDATES_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 
@@ -22,6 +24,10 @@ constexpr char kUpdateAxis[] = "update_axis";
 
 /*! \brief Whether a call has become an update. */
 bool IsUpdate(const Node& node);
+
+/*! \brief The axis of an update that is all that a graph computes; -1 if it computes anything else.
+ */
+int64_t AxisOfUpdate(const Graph& graph);
 
 /*! \brief The graph with each such selection, if `may_be` accepts its call, as an update of data by
  *  a value at positions, and without the calls that nothing reads any more; none if there is no

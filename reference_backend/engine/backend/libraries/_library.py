@@ -49,7 +49,7 @@ FUNCTIONS = {
     "codegen": (
         *("codegen.missing_ir", "codegen.drivers", "codegen.check_options", "codegen.identity"),
         *("codegen.read", "codegen.graph", "codegen.decline_reason", "codegen.lowered_ops"),
-        *("codegen.new_artifact", "codegen.compile", "codegen.bundle", "codegen.is_update"),
+        *("codegen.new_artifact", "codegen.compile", "codegen.bundle", "codegen.update_axis"),
     ),
 }
 """What Python calls of each library, by the names under which it registers them."""

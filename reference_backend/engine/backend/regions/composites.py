@@ -17,9 +17,10 @@ from ..ir.origins import is_named, origin_of
 from ..libraries.asking import Answer, answer_about
 from ..settings.options import Options
 from ..shared.backend import BACKEND
+from ..table.capability import Op
 from ..table.compositions import Composition
 from ..table.matches import escapes
-from ..table.reasons import Code, Reason
+from ..table.reasons import Code, Reason, of_driver
 from ..table.table import Table
 from . import ir
 from .entries import Entry, entry_of
@@ -48,11 +49,6 @@ class Target:
             return Answer(reason)
         driver = self.options.driver
         return answer_about(function, driver, self._driver_options, bounds, finish, self._rule)
-
-    def takes_as_update(self, function: relax.Function) -> bool:
-        """Whether the driver takes all of a composite as one update of slices."""
-        ask = tvm_ffi.get_global_func(f"{BACKEND}.codegen.is_update")
-        return bool(ask(function, self.options.driver, self._driver_options))
 
 
 class Bindings(list[relax.Binding]):
@@ -101,6 +97,20 @@ class Composite:
     def label(self) -> str:
         """Its name, for people."""
         return self.composition.label
+
+
+@dataclass(frozen=True)
+class Update:
+    """Calls that spell an update of slices.
+
+    `members`: the calls that only it reads, by the index of their bindings, the selection last.
+    `condition`: the calls that others may read too.
+    `inputs`: the data, the new slices and their positions.
+    """
+
+    members: list[int]
+    condition: list[int]
+    inputs: tuple[relax.Expr, relax.Expr, relax.Expr]
 
 
 class CompositeFinder:
@@ -240,10 +250,31 @@ class CompositeFinder:
         else:
             self.found.update((member, composite) for member in composite.members)
 
-    def take_update(self, members: list[int], copies: list[int], composition: Composition) -> bool:
-        """Make a composite, if the driver takes it as one update; return whether it does."""
-        composite = self._make_composite(members, members[-1:], composition, {}, copies)
-        if self._ask(composite) or not self._target.takes_as_update(composite.function):
+    def take_update(self, op: Op, update: Update) -> bool:
+        """Make a composite of an update if the table and the driver take it; return whether."""
+        members, places = update.members, {*update.members, *update.condition}
+        fused = (at in self.found and len(self.found[at].members) > 1 for at in places)
+        if not places.isdisjoint(self.kept) or any(fused):
+            return False
+        inputs = {item.name: value for item, value in zip(op.inputs, update.inputs, strict=True)}
+        composite = self._make_composite(
+            members, members[-1:], Composition(op), inputs, update.condition
+        )
+        axis = tvm_ffi.get_global_func(f"{BACKEND}.codegen.update_axis")(composite.function)
+        if axis < 0:
+            return False
+        reason = self._target.table.refusal_of_chain(
+            op,
+            inputs,
+            {"axis": axis},
+            self._bindings[members[-1]].value,
+            self._bindings.values,
+            bind_constants=self._target.options.bind_constants,
+        )
+        if reason is None and (declined := self._ask(composite)):
+            reason = of_driver(declined, op.name)
+        if reason is not None:
+            self.notes.setdefault(members[-1], []).append(reason)
             return False
         instead = {member: self.found[member] for member in members if member in self.found}
         composite = replace(composite, instead=instead)
@@ -371,18 +402,21 @@ class CompositeFinder:
         results = [self._bindings[index].var for index in last]
         members = sorted({*members, *last})
         builder = ir.FunctionBuilder(self._bindings.values, self._target.options.bind_constants)
+
+        def is_input(argument: relax.Expr) -> bool:
+            spelled = bool(composition.op.emitted_by)
+            return spelled and any(argument.same_as(part) for part in parts.values())
+
         for member in sorted([*members, *copies]):
             binding = self._bindings[member]
             value = binding.value
             if isinstance(value, relax.Call):
                 first = _first_bound(value, composition, parts)
-                value = with_arguments(
-                    value,
-                    [
-                        builder.use(argument, bound=index >= first)
-                        for index, argument in enumerate(items_of(value.args))
-                    ],
-                )
+                arguments = [
+                    builder.use(argument, bound=index >= first and not is_input(argument))
+                    for index, argument in enumerate(items_of(value.args))
+                ]
+                value = with_arguments(value, arguments)
             else:
                 value = relax.TupleGetItem(builder.use(value.tuple_value), value.index)
             builder.bind(binding.var, value)
@@ -398,7 +432,10 @@ def _first_bound(
 
     Scales, zero points and biases of integers are: the code of an integer op consists of them.
     The weights of integers are arguments where `bind_constants` is off, as those of real numbers.
+    So are the numbers that spell an op without being its inputs.
     """
+    if composition.op.emitted_by:
+        return 0
     if not composition.kind.is_quantized:
         return len(call.args)
     if call.op.name in ("relax.quantize", "relax.dequantize"):

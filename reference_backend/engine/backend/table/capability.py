@@ -115,6 +115,9 @@ ENGINES = ("matrix", "vector", "pool", "memory")
 INSIDE = ("integers", "elements", "reals")
 """What an op computes with between dequantize and quantize."""
 
+EMITTERS = ("update",)
+"""What emits and finds an op that is neither one of Relax nor a chain of them."""
+
 
 @dataclass(frozen=True)
 class Input:
@@ -215,7 +218,7 @@ class Op:
         The name of the entry; composites are called after it.
     relax
         The Relax op. Several entries may share one; a call must match one of them. None: it has
-        only `chains`.
+        only `chains`, or `emitted_by`.
     engine
         What runs it: matrix, vector, pool or memory.
     inputs
@@ -232,6 +235,8 @@ class Op:
         The supported element types of the result; none: that of the first input.
     chains
         The forms in which front ends emit it as several ops; see `chains.py`.
+    emitted_by
+        What emits it as several ops and finds these, where no chain can tell them: "update".
     activation
         Whether it may be fused after ops that have `fuses`; it must be element-wise.
     fuses
@@ -253,6 +258,7 @@ class Op:
     operations: str = "size(out)"
     output_dtypes: tuple[str, ...] = ()
     chains: tuple[str | tuple[str, ...], ...] = ()
+    emitted_by: str = ""
     activation: bool = False
     fuses: Fuses | None = None
     quantized: Quantized | None = None
@@ -302,6 +308,10 @@ class Op:
             for operand in (rule.left, rule.right):
                 if isinstance(operand, str) and (match := _REFERENCE.match(operand)):
                     yield from self._operand_problems(operand, *match.groups())
+        if self.emitted_by not in ("", *EMITTERS):
+            yield f"emitted_by: {self.emitted_by!r} is not one of {', '.join(EMITTERS)}"
+        if self.emitted_by and (self.relax or self.chains):
+            yield "emitted_by: the op has a Relax op or chains, too"
         for index in self.absorbs_transpose:
             if index not in range(len(inputs)):
                 known = f"the indices of inputs, which are 0 to {len(inputs) - 1}"

@@ -111,7 +111,7 @@ class Parts:
         return write(self.version, sections)
 
     def with_ports(self):
-        """Add the section of ports: the program has the inputs and outputs of the region."""
+        """Add to the section of ports: the program has the inputs and outputs of the region."""
         graph = json.loads(self.graph)
 
         def port(argument, node, index=0):
@@ -123,7 +123,9 @@ class Parts:
             "inputs": [port(i, node) for i, node in enumerate(inputs)],
             "outputs": [port(i, *head[:2]) for i, head in enumerate(graph["heads"])],
         }
-        return self if self.ports else replace(self, ports=json.dumps(ports).encode())
+        # It may have others, such as those of states.
+        ports |= json.loads(self.ports or "{}")
+        return replace(self, ports=json.dumps(ports).encode())
 
 
 def test_an_artifact_follows_its_format(region):
@@ -467,10 +469,12 @@ def test_a_program_with_other_inputs_than_its_ports_is_an_error(region, tmp_path
 
     A driver that does not may crash, so this has a process of its own.
     """
+    sizes = [value.size for value in region.inputs]
+    largest = sizes.index(max(sizes))
     changes = (
         forge(lambda inputs, outputs: inputs.clear()),
         forge(lambda inputs, outputs: inputs.append(inputs[0])),
-        forge(lambda inputs, outputs: inputs[0].update(dims=[region.inputs[0].size], order=[0])),
+        forge(lambda inputs, outputs: inputs[largest].update(dims=[max(sizes)], order=[0])),
     )
     paths = [tmp_path / str(index) for index in range(len(changes))]
     for path, change in zip(paths, changes, strict=True):

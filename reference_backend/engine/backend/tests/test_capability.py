@@ -356,6 +356,11 @@ def test_the_sdk_has_the_last_word():
             "absorbs_transpose: 1 is none of the indices of inputs, which are 0 to 0; "
             "operations: 'y' is neither an input nor an attribute, nor out",
         ),
+        (
+            {"emitted_by": "updates"},
+            "emitted_by: 'updates' is not one of update; "
+            "emitted_by: the op has a Relax op or chains, too",
+        ),
     ],
 )
 def test_an_entry_that_refers_to_nothing_is_an_error(fields, words):

@@ -225,7 +225,7 @@ class Model:
 
     def call(self, op: str, *inputs: Any, **attributes: Any) -> Any:
         """Call an op of the table; a list among the inputs is a tuple, as is the result of some."""
-        if not entry_of(op).relax:
+        if not (entry_of(op).relax or entry_of(op).emitted_by):
             # Those of a chain are numbers of the tensors' type.
             dtype = inputs[0].dtype
             attributes = {

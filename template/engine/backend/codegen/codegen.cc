@@ -24,6 +24,7 @@
 #include "ir_adapter.h"
 #include "lowering.h"
 #include "names.h"
+#include "updates.h"
 #include "user_error.h"
 
 namespace npu {
@@ -209,13 +210,9 @@ ffi::String DeclineReason(const ffi::ObjectRef& given, const ffi::String& driver
   }
 }
 
-/*! \brief Whether a driver takes all of a function as one update of slices. */
-bool IsUpdateFor(const ffi::ObjectRef& given, const ffi::String& driver,
-                 const OptionMap& driver_options) {
-  return Translated<Refusal>(kAbout, [&] {
-    const Region region(ReadFunction(given, {}));
-    return IsTakenAsUpdate(region->graph, ReadOptions(driver, driver_options, {}, {}));
-  });
+/*! \brief The axis along which all of a composite replaces slices; -1 if it does something else. */
+int64_t UpdateAxis(const ffi::ObjectRef& composite) {
+  return Translated<Refusal>(kAbout, [&] { return AxisOfUpdate(ReadFunction(composite, {})); });
 }
 
 /*! \brief What decides about a driver's programs besides its library and these options. */
@@ -283,7 +280,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def(GlobalName("codegen.new_artifact").c_str(), NewArtifact)
       .def(GlobalName("codegen.bundle").c_str(), MakeBundle)
       .def(GlobalName("codegen.decline_reason").c_str(), DeclineReason)
-      .def(GlobalName("codegen.is_update").c_str(), IsUpdateFor)
+      .def(GlobalName("codegen.update_axis").c_str(), UpdateAxis)
       .def(GlobalName("codegen.lowered_ops").c_str(), [] { return ToArray(LoweredOps()); })
       .def(GlobalName("codegen.drivers").c_str(), Drivers)
       .def(GlobalName("codegen.check_options").c_str(), CheckOptions)

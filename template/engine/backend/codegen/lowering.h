@@ -458,9 +458,6 @@ std::string IdentityOf(const LoweringOptions& options);
  */
 LoweredProgram LowerGraph(const Graph& graph, const LoweringOptions& options, LoweringGoal goal);
 
-/*! \brief Whether a driver takes all of a graph as one update; see updates.h. */
-bool IsTakenAsUpdate(const Graph& graph, const LoweringOptions& options);
-
 }  // namespace npu
 
 #endif  // CODEGEN_LOWERING_H_

@@ -49,18 +49,18 @@ class Finder {
 
   std::optional<Update> Find(const Node& node) const {
     if (node.op != "relax.where" || node.inputs.size() != 3) return std::nullopt;
+    if (node.composite < 0) return std::nullopt;
     // What is fused with it would be lost.
-    if (node.composite >= 0) {
-      const Composite& own = composites_[static_cast<size_t>(node.composite)];
-      if (own.has_others || own.last != &node) return std::nullopt;
-    }
+    const Composite& own = composites_[static_cast<size_t>(node.composite)];
+    if (own.has_others || own.last != &node) return std::nullopt;
     const EntryRef &condition = node.inputs[0], &one = node.inputs[1], &other = node.inputs[2];
     const std::optional<int64_t> axis = AxisOf(condition, node.outputs[0]);
     if (!axis.has_value()) return std::nullopt;
     Update update;
     update.axis = *axis;
     const EntryRef compared = WithoutShape(condition);
-    if (const Node* equal = CallOf(compared, "relax.equal")) {
+    const Node* equal = CallOf(compared, "relax.equal");
+    if (equal != nullptr) {
       // where(equal(places, position), value, data)
       const bool is_first = Counts(equal->inputs[0]);
       if (!is_first && !Counts(equal->inputs[1])) return std::nullopt;
@@ -73,26 +73,36 @@ class Finder {
       // for a place, and -1 if there is none.
       const Node* take = CallOf(other, "relax.take");
       const EntryRef last = WithoutShape(less->inputs[0]);
-      if (take == nullptr || !Is(less->inputs[1], 0) || Text(*take, "mode") != "clip" ||
+      const size_t rank = node.outputs[0].shape.size();
+      if (take == nullptr || graph_.Info(take->inputs[0]).shape.size() != rank ||
+          !Is(less->inputs[1], 0) || Text(*take, "mode") != "clip" ||
           Number(*take, "axis") != *axis || !(take->inputs[1] == last)) {
         return std::nullopt;
       }
-      const std::optional<EntryRef> positions = PositionsOf(last);
-      if (!positions.has_value()) return std::nullopt;
-      update.positions = *positions;
+      equal = ComparisonOf(last);
+      if (equal == nullptr) return std::nullopt;
+      update.positions = equal->inputs[1];
       update.value = take->inputs[0];
       update.data = one;
     } else {
       return std::nullopt;
     }
+    if (equal->composite != node.composite) return std::nullopt;
+    update.positions = WithoutShape(update.positions);
     return Fits(update, node.outputs[0]) ? std::optional<Update>(update) : std::nullopt;
   }
 
  private:
   static bool IsOfSpelling(const Node& node) {
-    static const char* const kOps[] = {"relax.where", "relax.equal", "relax.less",
-                                       "relax.max",   "relax.take",  "relax.reshape"};
-    return std::find(std::begin(kOps), std::end(kOps), node.op) != std::end(kOps);
+    static const char* const kOps[] = {"relax.where", "relax.equal", "relax.less", "relax.max",
+                                       "relax.take"};
+    const bool is_one = std::find(std::begin(kOps), std::end(kOps), node.op) != std::end(kOps);
+    return is_one || ChangesShape(node);
+  }
+
+  static bool ChangesShape(const Node& node) {
+    return node.kind == Node::Kind::kCall &&
+           (node.op == "relax.reshape" || node.op == "relax.expand_dims");
   }
 
   const Node* CallOf(const EntryRef& entry, const char* op) const {
@@ -102,7 +112,7 @@ class Finder {
 
   /*! \brief The value before its shape was changed. */
   EntryRef WithoutShape(EntryRef entry) const {
-    while (const Node* view = CallOf(entry, "relax.reshape")) entry = view->inputs[0];
+    while (ChangesShape(graph_.nodes[entry.node])) entry = graph_.nodes[entry.node].inputs[0];
     return entry;
   }
 
@@ -170,27 +180,24 @@ class Finder {
     return axis;
   }
 
-  /*! \brief The positions of which `last` is, for each place, the number of the last equal one:
-   *  max(where(equal(places, positions), order, -1), axis=[1]) */
-  std::optional<EntryRef> PositionsOf(const EntryRef& last) const {
+  /*! \brief The comparison with the positions of which `last` is, for each place, the number of
+   *  the last equal one: max(where(equal(places, positions), order, -1), axis=[1]) */
+  const Node* ComparisonOf(const EntryRef& last) const {
     const Node* max = CallOf(last, "relax.max");
-    if (max == nullptr || !Has1AsAxis(*max)) return std::nullopt;
+    if (max == nullptr || !Has1AsAxis(*max)) return nullptr;
     const Node* where = CallOf(max->inputs[0], "relax.where");
-    if (where == nullptr || !Is(where->inputs[2], -1) || !Counts(where->inputs[1])) {
-      return std::nullopt;
-    }
+    if (where == nullptr || !Is(where->inputs[2], -1) || !Counts(where->inputs[1])) return nullptr;
     const Node* equal = CallOf(where->inputs[0], "relax.equal");
-    if (equal == nullptr || !Counts(equal->inputs[0])) return std::nullopt;
+    if (equal == nullptr || !Counts(equal->inputs[0])) return nullptr;
     const auto pairs = SizesOf(graph_.Info(max->inputs[0]));
     const auto rows = SizesOf(graph_.Info(equal->inputs[0]));
     const auto order = SizesOf(graph_.Info(where->inputs[1]));
     const auto positions = SizesOf(graph_.Info(equal->inputs[1]));
-    if (!pairs.has_value() || pairs->size() != 2 || !positions.has_value()) return std::nullopt;
+    if (!pairs.has_value() || pairs->size() != 2 || !positions.has_value()) return nullptr;
     const std::vector<int64_t> column = {(*pairs)[0], 1}, row = {1, (*pairs)[1]};
-    if (rows != column || *positions != row || order != std::vector<int64_t>{(*pairs)[1]}) {
-      return std::nullopt;
-    }
-    return equal->inputs[1];
+    const bool fits =
+        rows == column && *positions == row && order == std::vector<int64_t>{(*pairs)[1]};
+    return fits ? equal : nullptr;
   }
 
   static bool Has1AsAxis(const Node& node) {
@@ -257,6 +264,18 @@ Graph WithoutUnread(const Graph& graph) {
 }  // namespace
 
 bool IsUpdate(const Node& node) { return node.attributes.count(ffi::String(kUpdateAxis)) != 0; }
+
+int64_t AxisOfUpdate(const Graph& graph) {
+  const std::optional<Graph> updated = WithUpdates(graph, [](const Node&) { return true; });
+  if (!updated.has_value()) return -1;
+  int64_t axis = -1;
+  for (const Node& node : updated->nodes) {
+    if (node.kind != Node::Kind::kCall) continue;
+    if (axis >= 0 || !IsUpdate(node)) return -1;
+    axis = node.attributes.at(ffi::String(kUpdateAxis)).cast<int64_t>();
+  }
+  return axis;
+}
 
 std::optional<Graph> WithUpdates(const Graph& graph,
                                  const std::function<bool(const Node&)>& may_be) {

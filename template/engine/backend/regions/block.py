@@ -106,7 +106,7 @@ class Block:
     def plan(self) -> None:
         """Form regions, and decide which of them stay on the host."""
         self._finder.find()
-        find_updates(self._finder, self._bindings)
+        find_updates(self._finder, self._bindings, self._target.table)
         while True:
             self._real_forms.find()
             units = self._link_units()
@@ -146,7 +146,11 @@ class Block:
             for var in used:
                 self._readers.setdefault(var, []).append(unit)
             position = self._bindings.position
-            producers = (self._unit_of[position[var]] for var in used if var in position)
+            producers = [self._unit_of[position[var]] for var in used if var in position]
+            if unit.composite is not None:
+                # One region may have it and what it copies.
+                copied = (self._unit_of.get(at) for at in unit.composite.copies)
+                producers += [source for source in copied if source and source.on_npu]
             unit.sources = list(dict.fromkeys(producers))
             for source in unit.sources:
                 source.users.append(unit)
@@ -234,7 +238,7 @@ class Block:
         """Note why a region is refused; return whether it lost some of its composites."""
         if region.function is None:
             return False
-        count, least = len(region.calls), self._target.options.min_region_ops
+        count, least = self._size_of(region), self._target.options.min_region_ops
         if not self._is_large(region):
             ops = "1 op" if count == 1 else f"{count} ops"
             why = f"its region has {ops}; min_region_ops is {least}"
@@ -261,7 +265,12 @@ class Block:
         return bool(causes)
 
     def _is_large(self, region: Region) -> bool:
-        return len(region.calls) >= self._target.options.min_region_ops
+        return self._size_of(region) >= self._target.options.min_region_ops
+
+    def _size_of(self, region: Region) -> int:
+        """Return how many ops it computes, also if other regions or the host compute them too."""
+        copies = [at for composite in region.composites for at in composite.copies]
+        return len(region.calls) + len({*copies} - self._copied.keys())
 
     def _neighbour(self, region: Region) -> relax.Binding | None:
         """Return an op of another region that this one reads or feeds, but cannot join."""

@@ -21,6 +21,7 @@ from tvm import relax
 from tvm.relax.dpl import DFPattern, is_const, is_op
 
 from ..ir.calls import Constant, Unknown, Values, attributes_of, items_of, resolve, tensor_type
+from ..ir.updates import emit_update
 from ..shared.aliases import Attributes
 from .capability import Op
 from .chain_grammar import (
@@ -230,6 +231,10 @@ def _chains(texts: tuple[str | tuple[str, ...], ...], inputs: tuple[str, ...]) -
     return tuple(sorted(chains, key=lambda chain: count_steps(chain.node), reverse=True))
 
 
+_EMITTERS: dict[str, Callable[..., relax.Expr]] = {"update": emit_update}
+"""What emits all calls of an entry but the last, and returns that."""
+
+
 def call_entry(
     entry: Op,
     tensors: Sequence[relax.Expr],
@@ -239,6 +244,8 @@ def call_entry(
     """Emit a call of an entry, or the calls of its shortest chain with these attributes."""
     if entry.relax:
         return emit(function_of(entry.relax)(*tensors, **attributes))
+    if entry.emitted_by:
+        return emit(_EMITTERS[entry.emitted_by](emit, *tensors, **attributes))
     inputs = {operand.name: tensor for operand, tensor in zip(entry.inputs, tensors, strict=True)}
     chain = next(chain for chain in chains_of(entry)[::-1] if chain.suits(attributes))
     return build(chain.node, inputs, attributes, str(tensors[0].ty.dtype), emit)

@@ -2,17 +2,26 @@
 """Caches of which a call replaces rows: in place in sessions, and the same values elsewhere."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
+from tvm import relax
 from tvm.runtime.vm import VirtualMachine
 
 import backend
+import narrow_table
 import support
+from backend.engine.backend.ir.updates import emit_update
 from backend.engine.backend.libraries.asking import Answer
 from backend.engine.backend.regions import composites
 from backend.engine.backend.settings.options import PREFIX
+from backend.engine.backend.table.patterns import TABLE
+from backend.engine.backend.table.table import Table
+from backend.engine.workbench.conformance.contract import fail_next
 from support import compile_for
 from test_memory_sizes import counters
 
@@ -36,6 +45,15 @@ class Attention(torch.nn.Module):
         self.keys.index_copy_(1, rows, x)
         self.values[:, rows] = x * 2
         return (x @ self.keys.transpose(-1, -2)) @ self.values
+
+
+class Decaying(Attention):
+    """Caches of which a call replaces all."""
+
+    def forward(self, x, rows):
+        self.keys.copy_(self.keys * 0.5 + x)
+        self.values.copy_(self.values * 0.5 - x)
+        return x @ torch.ones(WIDTH, WIDTH)
 
 
 def attention(rows, network=None):
@@ -110,15 +128,16 @@ def test_the_last_of_equal_rows_stays_and_rows_outside_are_left_out():
 
 @needs(
     *("equal", "where", "matmul", "reshape", "max", "take", "less", "add", "multiply"),
-    *("permute_dims", "broadcast_to"),
+    *("permute_dims", "broadcast_to", "state_update"),
 )
 @support.needs_emulator
 @pytest.mark.parametrize("rows", [1, 3])
-def test_the_emulator_writes_only_the_rows(rows, monkeypatch):
+@pytest.mark.parametrize("bind_constants", [True, False])
+def test_the_emulator_writes_only_the_rows(rows, bind_constants, monkeypatch):
     monkeypatch.delenv(f"{PREFIX}BIND_CONSTANTS", raising=False)
     mod = attention(rows)
     support.skip_where_limited(mod)
-    machine = machine_of(mod)
+    machine = machine_of(mod, bind_constants=bind_constants)
     arguments = tensors(numbers(rows, 0), range(rows))
     with backend.Session(machine) as session:
         before = written(machine)
@@ -132,7 +151,92 @@ def test_the_emulator_writes_only_the_rows(rows, monkeypatch):
     assert written(machine) - before == in_place + 2 * BYTES
 
 
-@needs("matmul", "permute_dims")
+@needs(
+    *("equal", "where", "matmul", "reshape", "add", "subtract", "multiply", "permute_dims"),
+    "state_update",
+)
+@support.needs_emulator
+@pytest.mark.parametrize("network", [Attention, Decaying])
+def test_states_stay_in_the_memory_of_the_device(network):
+    """Whether a region updates them where they are, or replaces them."""
+    mod = attention(1, network())
+    support.skip_where_limited(mod)
+    machine = machine_of(mod)
+    session, other = backend.Session(machine), backend.Session(machine)
+
+    def call(at, session=session):
+        return session["main"](*tensors(numbers(1, at), [at])).numpy()
+
+    with session, other:
+        call(0)
+        kept = session.read("keys")
+        call(0, other)
+        for function in ("allocate_state", "write_state", "read_state"):
+            fail_next(function, "device_error")
+        wanted = call(1)
+        with pytest.raises(RuntimeError, match="asked to fail at the next read_state"):
+            session.read("keys")
+        fail_next("read_state", "device_error")
+        with pytest.raises(RuntimeError, match="asked to fail at the next read_state"):
+            session.read("keys")
+        for function in ("allocate_state", "write_state"):
+            fail_next(function, "device_error", 0)
+        # A copy shares the memory until one of both writes.
+        with other.copy() as again:
+            fail_next("allocate_state", "out_of_memory")
+            with pytest.raises(RuntimeError, match="allocating 8192 bytes for a state"):
+                call(1, again)
+            with pytest.raises(ValueError, match="reset it"):
+                call(1, again)
+            np.testing.assert_array_equal(other.read("keys"), kept)
+            again.reset()
+            # A state that the device has no place for stays on the host.
+            fail_next("allocate_state", "declined", 100)
+            call(0, again)
+            np.testing.assert_array_equal(call(1, again), wanted)
+            fail_next("allocate_state", "declined", 0)
+            fail_next("write_state", "device_error")
+            with pytest.raises(RuntimeError, match="asked to fail at the next write_state"):
+                call(2, again)
+        np.testing.assert_array_equal(call(1, other), wanted)
+
+
+@needs(
+    *("equal", "where", "matmul", "reshape", "add", "subtract", "multiply", "permute_dims"),
+    "state_update",
+)
+@support.needs_emulator
+def test_a_session_moves_between_devices(tmp_path):
+    """Also where one function updates a state, and another replaces it."""
+    functions = {
+        name: attention(1, network())["main"].with_attr("global_symbol", name)
+        for name, network in (("update", Attention), ("replace", Decaying))
+    }
+    mod = tvm.IRModule(functions)
+    support.skip_where_limited(mod)
+    library = tmp_path / "model.so"
+    compile_for(mod).export_library(str(library))
+
+    def load(device):
+        tvm_ffi.get_global_func(f"{support.BACKEND}.runtime.set_device")(device)
+        return VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
+
+    with ThreadPoolExecutor(1) as apart:
+        machines = [apart.submit(load, device).result() for device in (0, 1)]
+    states = [np.zeros((1, ROWS, WIDTH), "float32")] * 2
+    with backend.Session(machines[0]) as session:
+        steps = [(0, "replace"), (1, "update"), (1, "replace"), (0, "replace"), (0, "update")]
+        for at, (device, name) in enumerate(steps):
+            arguments = tensors(numbers(1, at), [at])
+            wanted = machines[0][name](*arguments, *map(tvm.runtime.tensor, states))
+            result, *states = (item.numpy() for item in wanted)
+            given = machines[device][f"{name}_in_session"](*arguments, session.id)
+            np.testing.assert_array_equal(given.numpy(), result)
+        for name, state in zip(("keys", "values"), states, strict=True):
+            np.testing.assert_array_equal(session.read(name), state)
+
+
+@needs("matmul", "permute_dims", "state_update")
 @support.needs_emulator
 def test_regions_of_a_library_have_the_names_of_states(tmp_path):
     mod = attention(1)
@@ -251,7 +355,7 @@ def labels_of(function):
         binding.value
         for block in function.body.blocks
         for binding in block.bindings
-        if isinstance(binding.value, tvm.relax.Function)
+        if isinstance(binding.value, relax.Function)
     ]
     names = (str((it.attrs or {}).get("Composite", "")) for it in functions)
     return {name.split(".")[-1] for name in names if name}
@@ -301,7 +405,8 @@ def names_of(ops):
 
 SPELLING = {"equal", "less", "where", "max", "take"}
 whole = needs(
-    *SPELLING, "multiply", "add", "reshape", "erf", "strided_slice", "sum", "broadcast_to"
+    *(*SPELLING, "multiply", "add", "reshape", "erf", "strided_slice", "sum", "broadcast_to"),
+    "state_update",
 )
 
 
@@ -315,7 +420,8 @@ def test_updates_need_none_of_the_ops_that_spell_them(network, rows, lacks, decl
     report = assert_right(network(), rows)
     assert names_of(report.on_host) == {lacks} - {""}
     updates = [op for op in report.ops if op.composite == "state_update"]
-    assert names_of(updates) == ({*SPELLING, "reshape"} if rows > 1 else {"equal", "where"})
+    spelled = {*SPELLING} if rows > 1 else {"equal", "where"}
+    assert names_of(updates) == spelled | ({"reshape"} if network is Layers else set())
     assert len({op.region for op in updates}) == (2 if lacks else 1)
 
 
@@ -386,3 +492,188 @@ def test_a_region_that_is_declined_has_the_ops_again(rows, declining):
     assert {"equal"} <= names_of(report.on_host) <= {"equal", "where", "take", "less", "reshape"}
     assert all(op.composite != "state_update" for op in report.ops)
     assert "where" in names_of(report.offloaded)
+
+
+@pytest.fixture
+def updates_of(monkeypatch):
+    """Let the table have updates of one element type, or none, and lack other ops."""
+
+    def edit(dtype, lacks=()):
+        entry = TABLE.get("state_update")
+        data = replace(entry.inputs[0], dtypes=(dtype,))
+        narrower = [replace(entry, inputs=(data, *entry.inputs[1:]))] if dtype else []
+        kept = [op for op in TABLE.ops if op.name not in ("state_update", *lacks)]
+        narrow_table.put(monkeypatch, Table([*kept, *narrower], chip=TABLE.chip))
+
+    return edit
+
+
+@whole
+@support.needs_emulator
+@pytest.mark.parametrize("dtype", ["", "float16"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_ops_run_alone_where_the_table_has_no_such_update(rows, dtype, updates_of):
+    """Then no state is updated in place, whatever the driver takes."""
+    updates_of(dtype)
+    report = assert_right(Layers(), rows)
+    assert not report.on_host
+    assert all(op.composite != "state_update" for op in report.ops)
+    machine = machine_of(attention(rows, Layers()))
+    with backend.Session(machine) as session:
+        before = written(machine)
+        session["main"](*tensors(numbers(rows, 0), range(rows)))
+        assert written(machine) - before >= 2 * BYTES
+
+
+@whole
+@support.needs_emulator
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_update_needs_no_other_entry(rows, updates_of):
+    updates_of("float32", lacks=SPELLING)
+    assert not assert_right(Layers(), rows).on_host
+
+
+@whole
+@support.needs_emulator
+@pytest.mark.parametrize(
+    ("dtype", "why"),
+    [
+        ("float16", "state_update: 'data' is float32; supported: float16"),
+        ("float32", "declines state_update: the chip has no such op"),
+    ],
+)
+def test_the_report_tells_why_an_update_is_none(dtype, why, updates_of, declining):
+    updates_of(dtype, lacks=SPELLING)
+    declining("state_update")
+    report = assert_right(Layers(), 3)
+    assert sum(why in op.reason for op in report.on_host if op.op == "relax.where") == 2, [
+        op.reason for op in report.on_host
+    ]
+
+
+@whole
+@support.needs_emulator
+def test_an_update_is_in_the_region_of_what_else_reads_its_mask(bound_constants):
+    report = assert_right(Shown(), 1, min_region_ops=3)
+    assert not report.on_host
+    assert len({op.region for op in report.ops}) == 1
+
+
+class Masked(Layers):
+    """Masks that get their shape after the comparison, and a state without other axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(ROWS))
+
+    def forward(self, x, rows):
+        mask = (torch.arange(ROWS) == rows)[:, None]
+        self.one.copy_(torch.where(mask, x, self.one))
+        self.two.copy_(torch.where(mask[None], x, self.two))
+        self.seen.index_copy_(0, rows[0], x.sum())
+        return self.one + self.two + self.seen[:, None]
+
+
+@whole
+@needs("expand_dims", "squeeze")
+@support.needs_emulator
+def test_updates_are_found_where_shapes_change_behind_the_comparison(bound_constants):
+    mod = attention(1, Masked())
+    report = backend.offload_report(support.partition_for(mod))
+    selections = [op for op in report.ops if op.op == "relax.where" and op.region]
+    assert sum(op.composite == "state_update" for op in selections) == 3
+    x, states = numbers(1, 0), [numbers(ROWS, 1), numbers(ROWS, 2), numbers(ROWS, 3)[0, :, 0]]
+    arguments = [*tensors(x, [7]), *map(tvm.runtime.tensor, states)]
+    _, *found = (item.numpy() for item in machine_of(mod)["main"](*arguments))
+    for state, row in zip(states, (x[0, 0], x[0, 0], x.sum()), strict=True):
+        (state[0] if state.ndim == 3 else state)[7] = row
+    for mine, right in zip(found, states, strict=True):
+        np.testing.assert_allclose(mine, right, rtol=1e-5)
+
+
+@whole
+@support.needs_emulator
+def test_a_shape_that_is_kept_on_the_host_keeps_no_update_there(bound_constants):
+    report = assert_right(Layers(), 1, keep_on_host=["reshape"])
+    updates = [op for op in report.ops if op.composite == "state_update"]
+    assert names_of(updates) == {"equal", "where"}
+
+
+def model_of(sizes, emit_last, constant=None):
+    """Return a model: (data, value, positions) -> what `emit_last` selects."""
+    builder = relax.BlockBuilder()
+    names = ("data", "value", "positions")
+    arguments = [
+        relax.Var(name, relax.TensorType(shape, "int64" if name == "positions" else "float32"))
+        for name, shape in zip(names, sizes, strict=True)
+    ]
+    given = [relax.const(constant), *arguments[1:]] if constant is not None else arguments
+    with builder.function("main", arguments if constant is None else arguments[1:]):
+        with builder.dataflow():
+            result = builder.emit_output(emit_last(builder.emit, *given))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+@whole
+@support.needs_emulator
+def test_rows_along_an_axis_that_values_count_in_another_way_are_no_update(bound_constants):
+    """The axis of `take` is one of the value, which lacks the first axis of the data."""
+
+    def emit_last(emit, data, value, positions):
+        op, const = relax.op, relax.const
+        rows = const(np.arange(4).reshape(4, 1), "int64")
+        is_it = emit(op.equal(rows, emit(op.reshape(positions, (1, 4)))))
+        order = const(np.arange(4), "int64")
+        last = emit(op.max(emit(op.where(is_it, order, const(-1, "int64"))), axis=[1]))
+        chosen = emit(op.take(value, last, axis=1, mode="clip"))
+        is_kept = emit(op.less(last, const(0, "int64")))
+        return op.where(emit(op.reshape(is_kept, (1, 4, 1))), data, chosen)
+
+    mod = model_of([(1, 4, 4), (4, 4), (4,)], emit_last)
+    data, value = (numbers(4, seed)[:, :, :4] for seed in (0, 1))
+    given = [data, value[0], np.array([2, 0, 7, 1])]
+    found = machine_of(mod)["main"](*map(tvm.runtime.tensor, given)).numpy()
+    last = np.array([1, 3, 0, -1])
+    wanted = np.where((last < 0).reshape(1, 4, 1), data, value[:, :, np.clip(last, 0, 3)])
+    np.testing.assert_array_equal(found, wanted)
+
+
+@whole
+@support.needs_emulator
+@pytest.mark.parametrize(("bind_constants", "inputs"), [(True, 2), (False, 3)])
+def test_only_the_numbers_that_spell_an_update_are_always_in_the_program(
+    bind_constants, inputs, monkeypatch
+):
+    monkeypatch.delenv(f"{PREFIX}BIND_CONSTANTS", raising=False)
+
+    def emit_last(emit, data, value, positions):
+        return emit_update(emit, data, value, positions, 1)
+
+    table = numbers(ROWS, 0)
+    mod = model_of([(1, ROWS, WIDTH), (1, 1, WIDTH), (1,)], emit_last, constant=table)
+    partitioned = support.partition_for(mod, bind_constants=bind_constants)
+    (region,) = (it for it in partitioned.functions.values() if it.attrs and "Codegen" in it.attrs)
+    assert len(region.params) == inputs
+    report = backend.offload_report(partitioned)
+    assert {op.composite for op in report.ops} == {"state_update"}
+    x = numbers(1, 1)
+    arguments = map(tvm.runtime.tensor, (x, np.array([5])))
+    found = machine_of(mod, bind_constants=bind_constants)["main"](*arguments).numpy()
+    table[:, 5] = x[:, 0]
+    np.testing.assert_array_equal(found, table)
+
+
+@whole
+@support.needs_emulator
+def test_a_call_that_times_out_marks_its_session():
+    machine = machine_of(attention(1), timeout_ms=30, pace=1_000_000)
+    with backend.Session(machine) as session:
+        given = tensors(numbers(1, 0), [3])
+        with pytest.raises(RuntimeError, match="30 ms"):
+            session["main"](*given)
+        for use in (lambda: session["main"](*given), lambda: session.read("keys")):
+            with pytest.raises(ValueError, match="failed or timed out, so its states are not know"):
+                use()
+        session.reset()
+        assert not session.read("keys").any()

@@ -94,5 +94,8 @@ def lost_by_folding(op: str, constants: Collection[str]) -> set[str]:
     entry = TABLE.get(op)
     if entry is None or entry.relax:
         return set()
-    left = chains_of(entry)[0].ops_left_by_folding(constants)
+    if entry.emitted_by:
+        left = {"relax.where", "relax.take"} if "positions" in constants else set()
+    else:
+        left = chains_of(entry)[0].ops_left_by_folding(constants)
     return {name for name in left if not TABLE.entries_of(name)}

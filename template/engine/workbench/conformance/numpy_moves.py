@@ -138,6 +138,19 @@ def scatter_nd(data: Array, indices: Array, updates: Array, reduction: str) -> A
     return result
 
 
+def update(data: Array, value: Array, positions: Array, axis: int) -> Array:
+    """Replace slices, the last of several for a place; a position outside replaces nothing."""
+    result: Array = data.copy()
+    value = value.reshape((1,) * (data.ndim - value.ndim) + value.shape)
+    slices, values = np.moveaxis(result, axis, 0), np.moveaxis(value, axis, 0)
+    if values.shape[1:] != slices.shape[1:]:
+        raise ValueError("what replaces a slice has another shape")
+    for position, slice_ in zip(positions.reshape(-1), values, strict=True):
+        if 0 <= position < len(slices):
+            slices[position] = slice_
+    return result
+
+
 def one_hot(
     indices: Array, on_value: float, off_value: float, depth: int, axis: int | None
 ) -> Array:

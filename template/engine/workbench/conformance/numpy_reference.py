@@ -37,6 +37,7 @@ from .numpy_moves import (
     strided_slice,
     take,
     topk,
+    update,
 )
 from .numpy_windows import (
     adaptive_counts,
@@ -92,6 +93,7 @@ __all__ = [
     "take",
     "to_nearest",
     "topk",
+    "update",
 ]
 
 

@@ -20,11 +20,13 @@ from ...backend.api import (
     Array,
     Position,
     Session,
+    call_entry,
     compile_partitioned,
     declare,
     offload_report,
     partition_for,
 )
+from ...capability import Op
 from .compiled import options_of
 from .contract import Wrong, _expect, _expect_close, fail_next
 from .outcomes import Outcome
@@ -39,6 +41,8 @@ PROMPT = 3
 FUNCTIONS = {"prompt": PROMPT, "token": 1}
 """The functions of the decoder, and how many rows each takes."""
 CACHES = ("keys", "values")
+
+_UPDATE = Op("state_update", emitted_by="update")
 
 
 def _weights(seed: int) -> dict[str, Array]:
@@ -70,7 +74,7 @@ def _function(rows: int, weights: dict[str, Array]) -> relax.Function:
             written = []
             for name, cache in zip(CACHES, caches, strict=True):
                 value = emit(relax.op.matmul(x, relax.const(weights[name])))
-                written.append(_updated(builder, cache, value, positions))
+                written.append(call_entry(_UPDATE, [cache, value, positions], {"axis": 0}, emit))
             keys, values = written
             scores = emit(relax.op.matmul(x, emit(relax.op.permute_dims(keys))))
             is_seen = emit(relax.op.less_equal(places, column))
@@ -87,10 +91,11 @@ def _both() -> relax.Function:
     x = relax.Var("x", relax.TensorType((1, WIDTH), "float32"))
     positions = relax.Var("positions", relax.TensorType((1,), "int64"))
     keys = relax.Var("keys", relax.TensorType((CAPACITY, WIDTH), "float32"))
+    emit = builder.emit
     with builder.function("main", [x, positions, keys]):
         with builder.dataflow():
-            after = _updated(builder, keys, x, positions)
-            both = builder.emit(relax.op.add(keys, after))
+            after = call_entry(_UPDATE, [keys, x, positions], {"axis": 0}, emit)
+            both = emit(relax.op.add(keys, after))
             result = builder.emit_output(relax.Tuple([both, after]))
         builder.emit_func_output(result)
     return _keeping(builder, ["keys"])
@@ -101,23 +106,6 @@ def _keeping(builder: relax.BlockBuilder, names: Sequence[str]) -> relax.Functio
     position = Position("positions", -1, 0, 0, CAPACITY)
     initial = tvm.runtime.tensor(np.zeros((CAPACITY, WIDTH), "float32"))
     return declare(builder.get()["main"], [(name, name, initial, [position]) for name in names])
-
-
-def _updated(
-    builder: relax.BlockBuilder, cache: relax.Var, value: relax.Var, positions: relax.Var
-) -> relax.Var:
-    """Replace rows of a cache, spelled as importers do, so that drivers may do it in place."""
-    emit, (rows,) = builder.emit, map(int, positions.ty.shape.values)
-    places = relax.const(np.arange(CAPACITY).reshape(-1, 1), "int64")
-    is_it = emit(relax.op.equal(places, emit(relax.op.reshape(positions, (1, rows)))))
-    if rows == 1:
-        return emit(relax.op.where(is_it, value, cache))
-    order = relax.const(np.arange(rows), "int64")
-    none = relax.const(-1, "int64")
-    last = emit(relax.op.max(emit(relax.op.where(is_it, order, none)), axis=[1]))
-    chosen = emit(relax.op.take(value, last, axis=0, mode="clip"))
-    is_kept = emit(relax.op.less(last, relax.const(0, "int64")))
-    return emit(relax.op.where(emit(relax.op.reshape(is_kept, (CAPACITY, 1))), cache, chosen))
 
 
 class Expected:
