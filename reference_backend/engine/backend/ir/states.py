@@ -156,11 +156,13 @@ def _states(text: str, tensors: Sequence[tvm.runtime.Tensor]) -> tuple[State, ..
 def declare(
     function: relax.Function,
     kept: Sequence[tuple[str, str, tvm.runtime.Tensor, Sequence[Position]]],
+    windows: Mapping[str, int] | None = None,
 ) -> relax.Function:
     """Return a function whose last results are the states, declared.
 
     `kept`: the name, parameter and initial value of each, and where it is written; a tensor without
     axes fills its shape.
+    `windows`: how many steps a state keeps, by name, if these are the last ones.
     """
     shapes = {
         str(param.name): [int(size) for size in param.ty.shape.values]
@@ -175,6 +177,7 @@ def declare(
             "result": place,
             "shape": shapes[parameter],
             "positions": positions,
+            "window": (windows or {}).get(name),
         }
         for place, (name, parameter, _, positions) in enumerate(kept, len(results) - len(kept))
     ]
@@ -328,11 +331,13 @@ class Described(NamedTuple):
     `inputs`: those that are no states.
     `result`: type and sizes of its first result.
     `room`: at how many places of its states it can begin to write; None if it writes to none.
+    `window`: how many steps its states keep, if these are the last ones; else None.
     """
 
     inputs: Sequence[Parameter]
     result: tuple[str, Sequence[int | str] | None]
     room: int | None
+    window: int | None = None
 
 
 def described(function: relax.Function) -> Described:
@@ -343,7 +348,8 @@ def described(function: relax.Function) -> Described:
     positions = [Position(*it) for field in fields for it in field.get("positions", ())]
     room = min((it.size - it.most for it in positions), default=None)
     first = getattr(function.ret_ty, "fields", [function.ret_ty])[0]
-    return Described(inputs, _type_of(first), room)
+    windows = [field["window"] for field in fields if field.get("window")]
+    return Described(inputs, _type_of(first), room, min(windows, default=None))
 
 
 def functions_with_states(machine: VirtualMachine) -> dict[str, Described]:

@@ -82,14 +82,23 @@ def _with_states(file: ModelFile, chunk: int, capacity: int) -> ModelFile:
 def _sizes(model: object, chunk: int, capacity: int) -> dict[str, list[int]]:
     """Return the sizes of inputs for one text, and a number of tokens."""
     from onnx import ModelProto
+    from onnx.inliner import inline_local_functions
 
     from ..importers.onnx.input_sizes import inputs_of
+    from ..importers.onnx.states import growing_axes, pairs_of
 
     assert isinstance(model, ModelProto)
     sizes = {}
-    for name, value in inputs_of(model.graph).items():
+    graph = (inline_local_functions(model) if model.functions else model).graph
+    pairs = pairs_of(graph, True)
+    grows = bool(growing_axes(graph, pairs))
+    # A past that grows has no room for the last token, and the mask has it, too.
+    before = max(capacity - 1, 1) if grows else capacity
+    for name, value in inputs_of(graph).items():
         given = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        last = chunk if name in _CHUNK else capacity
+        last = chunk if name in _CHUNK else before
+        if grows and name not in (*_CHUNK, *pairs):
+            last += chunk
         for at, size in enumerate(given):
             if not size:
                 given[at] = 1 if at == 0 and len(given) > 1 else last

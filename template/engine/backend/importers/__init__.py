@@ -68,7 +68,13 @@ def from_onnx(
     from .onnx.folding import fold
     from .onnx.node_names import read
     from .onnx.operators import normalize
-    from .onnx.states import pairs_of, with_states, with_states_last
+    from .onnx.states import (
+        growing_axes,
+        pairs_of,
+        with_last_steps,
+        with_states,
+        with_states_last,
+    )
     from .onnx.types import outline
     from .onnx.validity import require_valid
     from .sizes import require_shapes
@@ -83,6 +89,8 @@ def from_onnx(
     whole = inline_local_functions(model) if model.functions else model
     require_sound(whole)
     pairs = pairs_of(whole.graph, states)
+    axes = growing_axes(whole.graph, pairs)
+    whole, pairs = with_last_steps(whole, pairs, axes)
     whole = with_states_last(whole, pairs)
     shapes = options.get("shape_dict")
     require_shapes(shapes, may_be_open=True)
@@ -101,7 +109,7 @@ def from_onnx(
                 raise
         else:
             if len(told) == before:
-                return with_states(mod, whole.graph, pairs)
+                return with_states(mod, whole.graph, pairs, axes)
 
 
 @readable_errors()

@@ -45,6 +45,8 @@ class _Program:
     """The size of its vocabulary."""
     room: int | None
     """At how many places of its states it can begin to write."""
+    window: int | None
+    """How many steps its states keep, if these are the last ones; else None."""
 
     @property
     def steps(self) -> int:
@@ -68,8 +70,12 @@ class _Program:
         }
         found = []
         for it in self.inputs:
-            is_mask = it.name in _MASK
-            value = np.arange(it.shape[-1]) < behind if is_mask else values[it.name]
+            if it.name not in _MASK:
+                value = values[it.name]
+            elif self.window is None:
+                value = np.arange(it.shape[-1]) < behind
+            else:  # Zeros come first, then the steps of the text.
+                value = np.arange(it.shape[-1]) >= it.shape[-1] - behind
             found.append(np.ascontiguousarray(value.reshape(it.shape), it.dtype))
         return found
 
@@ -102,8 +108,23 @@ def _programs(machine: VirtualMachine) -> dict[int, _Program]:
                 f"The function '{name}' returns one number first; supported are the scores of all "
                 "tokens."
             )
-        program = _Program(name, inputs, scores[-1], described.room)
+        if described.window and described.room is not None:
+            raise ValueError(
+                f"The function '{name}' has states that keep their last steps, and others that "
+                "are filled from the start; supported are states of one kind."
+            )
+        if described.window and not any(it in _MASK for it in names):
+            raise ValueError(
+                f"The function '{name}' keeps its last {described.window} steps, and takes no mask "
+                f"that hides those that it does not have yet; supported is one called {_MASK[0]}."
+            )
+        program = _Program(name, inputs, scores[-1], described.room, described.window)
         found[program.steps] = program
+    if len({it.window for it in found.values()}) > 1:
+        raise ValueError(
+            "Some functions keep the last steps of their states, and others do not, or another "
+            "number of them; supported are functions that keep their states in one way."
+        )
     if 1 not in found:
         raise ValueError(
             f"The decoder takes {', '.join(map(str, sorted(found)))} tokens at a time; it needs a "

@@ -19,6 +19,7 @@ import backend
 import support
 from backend.engine.backend.compiling.parallel import DataParallel
 from backend.engine.backend.ir.states import declare
+from backend.engine.backend.models.decoders import read_decoder
 from backend.engine.workbench.conformance import chip
 from support import (
     BACKEND,
@@ -31,6 +32,7 @@ from support import (
     declined,
     has_device,
     needs_devices,
+    needs_library,
     needs_symbols,
     needs_wheel,
     run_on_host,
@@ -288,6 +290,21 @@ def test_a_decoder_in_cpp_continues_a_text_as_in_python(talks, run_model, tmp_pa
     ):
         code, printed = run_model(path, "--prompt", given)
         assert (code, words in printed) == (1, True), printed
+
+
+@needs_library("onnx")
+def test_a_decoder_in_cpp_hides_what_its_cache_does_not_have_yet(run_model, tmp_path):
+    import onnx
+
+    from test_onnx_growing import decoder
+
+    onnx.save(decoder("one node"), tmp_path / "decoder.onnx")
+    compiled = compile_for(read_decoder([tmp_path / "decoder.onnx"], (1, 4), ROOM, {}))
+    with backend.Conversation(VirtualMachine(compiled, tvm.cpu())) as text:
+        wanted = list(text.generate([3, 1, 4, 1, 5], ROOM))
+    compiled.export_library(str(tmp_path / "decoder.so"))
+    code, printed = run_model(tmp_path / "decoder.so", "--prompt", "3,1,4,1,5")
+    assert code == 0 and ",".join(map(str, wanted)) in printed.splitlines(), printed
 
 
 @needs_unary

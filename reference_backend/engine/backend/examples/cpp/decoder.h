@@ -39,11 +39,19 @@ class Decoder {
                         static_cast<size_t>(bytes.numel()));
     for (const auto& [name, value] : json::Parse(content).cast<json::Object>()) {
       const auto described = value.cast<json::Object>();
-      Program program{name.cast<ffi::String>(), {}, 0};
+      const bool keeps_last =
+          described.count("window") != 0 && described["window"].as<int64_t>().has_value();
+      Program program{name.cast<ffi::String>(), {}, 0, keeps_last};
       for (const ffi::Any& item : described["inputs"].cast<json::Array>()) {
         Add(&program, item.cast<json::Array>());
       }
       if (program.steps == 0) throw UserError("'" + program.name + "' takes no tokens.");
+      const auto is_mask = [](const Input& input) { return input.role == kMask; };
+      if (keeps_last && std::none_of(program.inputs.begin(), program.inputs.end(), is_mask)) {
+        throw UserError("'" + program.name +
+                        "' keeps its last steps, and takes no mask that hides "
+                        "those that it does not have yet.");
+      }
       if (program.steps == 1) words_ = WordsOf(described["result"].cast<json::Array>());
       if (auto room = described["room"].as<int64_t>()) Limit(*room + program.steps - 1);
       programs_.emplace(program.steps, std::move(program));
@@ -91,6 +99,8 @@ class Decoder {
     std::string name;
     std::vector<Input> inputs;
     int64_t steps;
+    /*! \brief Whether its states have the last steps, behind those that are not there yet. */
+    bool keeps_last;
   };
 
   /*! \brief Adds an input: its name, type and sizes. */
@@ -149,7 +159,9 @@ class Decoder {
         if (input.role == kTokens) values[i] = tokens[at];
         if (input.role == kPositions) values[i] = length_ + at;
         if (input.role == kMask) {
-          values[i] = at % input.shape.back() < length_ + program.steps ? 1 : 0;
+          const int64_t size = input.shape.back(), place = at % size;
+          const int64_t known = length_ + program.steps;
+          values[i] = (program.keeps_last ? place >= size - known : place < known) ? 1 : 0;
         }
       }
       ffi::Tensor tensor = MakeTensor(input.shape, input.dtype);

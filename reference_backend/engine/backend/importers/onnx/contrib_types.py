@@ -81,6 +81,17 @@ def _group_query_attention(node: _Deputies) -> None:
     )
 
 
+def _multi_head_attention(node: _Deputies) -> None:
+    node.same(node.inputs[0], 0)
+    heads = node.attributes.get("num_heads", 0)
+    for place in (1, 2):
+        new, past = node.inputs[place], node.inputs[place + 5]
+        if node.outputs[place] and new and past:
+            by_heads = node.write("Reshape", new, node.integers(0, 0, heads, -1))
+            moved = node.write("Transpose", by_heads, perm=[0, 2, 1, 3])
+            node.write("Concat", past, moved, output=node.outputs[place], axis=2)
+
+
 def _gather_block_quantized(node: _Deputies) -> None:
     data, indices, scales = node.inputs[:3]
     table = node.known.get(data)
@@ -110,7 +121,7 @@ _RULES: Mapping[str, Callable[[_Deputies], None]] = {
     "GatherBlockQuantized": _gather_block_quantized,
     "GroupQueryAttention": _group_query_attention,
     "MatMulNBits": _matmul_nbits,
-    "MultiHeadAttention": partial(_like_first, (0,)),
+    "MultiHeadAttention": _multi_head_attention,
     "RotaryEmbedding": partial(_like_first, (0,)),
     "SimplifiedLayerNormalization": partial(_like_first, (0,)),
     "SkipLayerNormalization": partial(_like_first, (0, 3)),

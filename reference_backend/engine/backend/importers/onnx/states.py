@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
-from onnx import GraphProto, ModelProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from ...ir.states import NoStates, Position, declare
 from ..declared import Declared
@@ -28,6 +28,14 @@ _PAIRS = {
 }
 """By operator: the places of inputs that are caches, and of the results that are their next
 values."""
+
+
+_LAST = ", its last steps"
+"""What is added to the name of a result."""
+_GROWING = {"Attention": "", "Concat": "", "MultiHeadAttention": "com.microsoft"}
+"""Operators that put new steps behind those of the past, and their domains."""
+_MASKS = {("", "Attention"): (3,), ("com.microsoft", "MultiHeadAttention"): (4, 5)}
+"""The places of the masks of attention."""
 
 
 def pairs_of(graph: GraphProto, asked: bool | Mapping[str, str]) -> Mapping[str, str]:
@@ -70,6 +78,102 @@ def _told(graph: GraphProto, inputs: Sequence[str], results: Sequence[str]) -> M
     return {name: found[name] for name in inputs if name in found}
 
 
+def growing_axes(graph: GraphProto, pairs: Mapping[str, str]) -> Mapping[str, int]:
+    """Return the states whose present has more steps than the past, and the axis of the steps.
+
+    That is behind nodes that put new steps behind those of the past.
+    """
+    growing = {}
+    for node in graph.node:
+        shares = node.op_type == "MultiHeadAttention" and any(node.input[8:9])
+        if node.op_type not in _GROWING or shares or node.domain != _GROWING[node.op_type]:
+            continue
+        given = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        for place, result in _PAIRS[node.op_type]:
+            presents = node.output[result : result + 1]
+            for past in node.input[place : place + 1]:
+                if pairs.get(past) in presents:
+                    growing[past] = given.get("axis", 2)
+    if growing:
+        _require_masks(graph, pairs, growing)
+    return growing
+
+
+def _require_masks(graph: GraphProto, pairs: Mapping[str, str], growing: Mapping[str, int]) -> None:
+    """Refuse attention to zeros that stand for steps which a cache does not have yet."""
+    inputs, producers = {*inputs_of(graph)}, {name: it for it in graph.node for name in it.output}
+    ranks = {it.name: len(it.type.tensor_type.shape.dim) for it in graph.input}
+    kept = {*growing}
+    for node in graph.node:
+        if kept.isdisjoint(node.input):
+            continue
+        kept.update(node.output)
+        masks = _MASKS.get((node.domain, node.op_type))
+        if masks is None:
+            continue
+        # One with an axis has lengths, which hide the last steps, not the first.
+        names = [name for at in masks for name in node.input[at : at + 1] if ranks.get(name) != 1]
+        sources = set().union(*(_sources(name, producers) for name in names))
+        if not sources & inputs - {*pairs}:
+            raise ValueError(
+                f"{node.op_type} {node.name!r} attends to states of a fixed size, and no mask that "
+                "the model is given hides the steps that they do not have yet; supported are "
+                "masks that come from an input, with an element for each step"
+            )
+
+
+def _sources(name: str, producers: Mapping[str, NodeProto]) -> set[str]:
+    """Return the inputs whose elements a value is computed from, not only their sizes."""
+    found, left = set(), [name]
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        node = producers.get(name)
+        if node is not None and node.op_type not in ("Shape", "Size", "ConstantOfShape"):
+            left += node.input
+    return found
+
+
+def with_last_steps(
+    model: ModelProto, pairs: Mapping[str, str], axes: Mapping[str, int]
+) -> tuple[ModelProto, Mapping[str, str]]:
+    """Return a model, and its states, of which some keep the last steps of the present.
+
+    `axes`: those, and the axis of the steps.
+    """
+    if not axes:
+        return model, pairs
+    if any(it.version < 10 for it in model.opset_import if it.domain in ("", "ai.onnx")):
+        raise ValueError(
+            f"the state {next(iter(axes))!r} has more steps after a call than before it; supported "
+            "are such states of models from opset 10 on"
+        )
+    longer = ModelProto()
+    longer.CopyFrom(model)
+    graph, kept = longer.graph, {**pairs}
+    results = {value.name: value for value in graph.output}
+    for past, axis in axes.items():
+        present = pairs[past]
+        kept[past] = last = present + _LAST
+        results[present].CopyFrom(
+            helper.make_tensor_value_info(last, results[present].type.tensor_type.elem_type, None)
+        )
+        names = {name: f"{last}: {name}" for name in ("axis", "end", "past", "present", "begin")}
+        for name, number in (("axis", axis), ("end", np.iinfo("int64").max)):
+            graph.initializer.append(numpy_helper.from_array(np.array([number]), names[name]))
+        for name, value in (("past", past), ("present", present)):
+            shape = f"{names[name]} shape"
+            graph.node.append(helper.make_node("Shape", [value], [shape]))
+            graph.node.append(helper.make_node("Gather", [shape, names["axis"]], [names[name]]))
+        sizes = [names["present"], names["past"]]
+        graph.node.append(helper.make_node("Sub", sizes, [names["begin"]]))
+        bounds = [names[name] for name in ("begin", "end", "axis")]
+        graph.node.append(helper.make_node("Slice", [present, *bounds], [last]))
+    return longer, kept
+
+
 def with_states_last(model: ModelProto, pairs: Mapping[str, str]) -> ModelProto:
     """Return a model whose last inputs and results are its states."""
     graph = model.graph
@@ -88,8 +192,13 @@ def with_states_last(model: ModelProto, pairs: Mapping[str, str]) -> ModelProto:
     return result
 
 
-def with_states(mod: tvm.IRModule, graph: GraphProto, pairs: Mapping[str, str]) -> tvm.IRModule:
-    """Declare the states of a module that was read of a graph; they begin with zeros."""
+def with_states(
+    mod: tvm.IRModule, graph: GraphProto, pairs: Mapping[str, str], axes: Mapping[str, int]
+) -> tvm.IRModule:
+    """Declare the states of a module that was read of a graph; they begin with zeros.
+
+    `axes`: of the states that keep their last steps, the axis of these.
+    """
     if not pairs:
         return mod
     function = mod["main"]
@@ -98,16 +207,20 @@ def with_states(mod: tvm.IRModule, graph: GraphProto, pairs: Mapping[str, str]) 
     kept = []
     for (name, result), after in zip(pairs.items(), results, strict=True):
         before, now = (Declared(str(ty.dtype), sizes_of(ty)) for ty in (params[name].ty, after))
+        room = "as many as the attention mask has, or more"
+        if name in axes:
+            room = "and the attention mask also for the new ones"
+            result = result.removesuffix(_LAST)
         if before != now or None in (before.shape or (None,)):
             raise ValueError(
                 f"the state {name!r} is {before} before a call, and {now} after it, as the result "
                 f"{result!r}; supported are states of one type, whose sizes are known. Fix them "
-                "with shape_dict: a cache that stays has room for all steps, as many as the "
-                "attention mask has, or more"
+                f"with shape_dict: a cache that stays has room for all steps, {room}"
             )
         zero = tvm.runtime.tensor(np.zeros((), before.dtype))
         kept.append((name, str(params[name].name), zero, _positions(graph, name, params)))
-    mod["main"] = declare(function, kept)
+    windows = {name: int(params[name].ty.shape.values[axis]) for name, axis in axes.items()}
+    mod["main"] = declare(function, kept, windows)
     return mod
 
 
