@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from tvm import relax, tirx
 
-from .call import Call, Rule, inverse, op_name, part_of, permuted, sizes_of
+from ...ir.updates import emit_update
+from .call import ITEM, Call, Rule, inverse, op_name, part_of, permuted, sizes_of
+from .item_places import computed_places, number_of_item
 
 
 def _axis(op: Call, value: relax.Expr) -> int:
@@ -138,12 +140,17 @@ def _put(op: Call, indices: _Indices, values: relax.Expr, accumulate: bool) -> r
     shape = indices.fixed_shape()
     has_one = len(indices.axes) == 1 and len(shape) < 2 and not accumulate
     if has_one and shape in ([], [1]):
-        return _replaced(op, data, values, indices)
+        op.fixed_sizes(data, indices.axes)
+        behind = data.ty.ndim - indices.axes[0] - 1
+        if not shape and values.ty.ndim >= behind:
+            # Values that are selected by a scalar index lack the axis.
+            values = op.emit(relax.op.expand_dims(values, axis=values.ty.ndim - behind))
+        return emit_update(op.emit, data, values, indices.tensors[0], indices.axes[0])
     selected = [sizes[axis] for axis in indices.rest]
     selected[indices.place : indices.place] = shape
     values = op.emit(relax.op.broadcast_to(values, selected))
     if has_one and isinstance(sizes[indices.axes[0]], int):
-        return _updated(op, data, values, indices.tensors[0], indices.axes[0])
+        return emit_update(op.emit, data, values, indices.tensors[0], indices.axes[0])
     values = permuted(op, values, indices.front())
     index = [op.emit(relax.op.broadcast_to(tensor, shape)) for tensor in indices.tensors]
     stacked = op.emit(relax.op.stack(index, axis=len(shape)))
@@ -175,40 +182,6 @@ def _masked(op: Call, data: relax.Expr, dtype: str) -> relax.Expr:
     if value.ty.ndim:
         value = op.emit(relax.op.reshape(value, ()))
     return relax.op.where(mask, value, data)
-
-
-def _replaced(op: Call, data: relax.Expr, values: relax.Expr, indices: _Indices) -> relax.Expr:
-    """Replace one slice by comparing its place with all: NPUs have no scatter."""
-    axis, rank = indices.axes[0], data.ty.ndim
-    (size,) = op.fixed_sizes(data, [axis])
-    shape = [size if other == axis else 1 for other in range(rank)]
-    places = relax.const(np.arange(size).reshape(shape), "int64")
-    place = op.emit(relax.op.reshape(indices.tensors[0], [1] * rank))
-    if not indices.rank and values.ty.ndim >= rank - axis:
-        # Values that are selected by a scalar index lack the axis.
-        values = op.emit(relax.op.expand_dims(values, axis=values.ty.ndim - (rank - 1 - axis)))
-    is_it = op.emit(relax.op.equal(places, place))
-    return relax.op.where(is_it, values, data)
-
-
-def _updated(
-    op: Call, data: relax.Expr, values: relax.Expr, places: relax.Expr, axis: int
-) -> relax.Expr:
-    """Replace slices of an axis, such as those of a cache, where they are.
-
-    A scatter of slices would take that axis to the front, and all of the tensor with it.
-    """
-    (size,), (count,) = op.fixed_sizes(data, [axis]), op.fixed_sizes(places, [0])
-    rows = relax.const(np.arange(size).reshape(-1, 1), "int64")
-    is_it = op.emit(relax.op.equal(rows, op.emit(relax.op.reshape(places, (1, count)))))
-    order = relax.const(np.arange(count), "int64")
-    matches = op.emit(relax.op.where(is_it, order, relax.const(-1, "int64")))
-    # Of several values for a place, the last stays.
-    last = op.emit(relax.op.max(matches, axis=[1]))
-    chosen = op.emit(relax.op.take(values, last, axis=axis, mode="clip"))
-    is_kept = op.emit(relax.op.less(last, relax.const(0, "int64")))
-    shape = [size if other == axis else 1 for other in range(data.ty.ndim)]
-    return relax.op.where(op.emit(relax.op.reshape(is_kept, shape)), data, chosen)
 
 
 def _index_select(op: Call) -> relax.Expr:
@@ -269,7 +242,7 @@ def _scatter(op: Call) -> relax.Expr:
     axis = _axis(op, data)
     places = _of_slices(op, data, axis) if reduction == "update" else None
     if places is not None:
-        return _updated(op, data, source, places, axis)
+        return emit_update(op.emit, data, source, places, axis)
     return relax.op.scatter_elements(data, index, source, axis, reduction)
 
 
@@ -296,8 +269,15 @@ def _slice_scatter(op: Call) -> relax.Expr:
     if not isinstance(sizes_of(data)[axis], int):
         return _between(op, data, source, axis)
     (size,) = op.fixed_sizes(data, [axis])
+    places = computed_places(op)
+    if places is not None:
+        return emit_update(op.emit, data, source, places, axis)
     if not all(bound is None or isinstance(bound, int) for bound in bounds):
-        op.refuse("bounds that the run computes are not supported; supported are numbers")
+        op.refuse(
+            "bounds that the run computes are supported if the slice has a fixed size and begins "
+            "at an item() for which torch._check tells that it is 0 or more, or always less; else "
+            "they are numbers"
+        )
     start, end, step = slice(*bounds).indices(size)
     if start >= end:
         return data
@@ -413,6 +393,9 @@ def _slice(op: Call) -> relax.Expr:
     data = op.value("self")
     sizes, axis = sizes_of(data), _axis(op, data)
     start, end, step = op["start"], op["end"], op["step"]
+    places = computed_places(op)
+    if places is not None:
+        return relax.op.take(data, places, axis=axis, mode="clip")
     if all(bound is None or isinstance(bound, int) for bound in (sizes[axis], start, end)):
         first, last, _ = slice(start, end, step).indices(sizes[axis])
         if (first, last, step) == (0, sizes[axis], 1):
@@ -434,6 +417,7 @@ RULES: dict[str, Rule] = {
     "aten.gather": _gather,
     **dict.fromkeys(("aten.scatter", "aten.scatter_add", "aten.scatter_reduce"), _scatter),
     "aten.slice_scatter": _slice_scatter,
+    ITEM: number_of_item,
     "aten.select": _select,
     "aten.slice": _slice,
     "aten.narrow": _narrowed,

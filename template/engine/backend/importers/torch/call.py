@@ -32,6 +32,10 @@ def op_name(node: torch.fx.Node) -> str:
     return str(node.target).rpartition(".")[0]
 
 
+ITEM = "aten._local_scalar_dense"
+"""The op that makes a number of a tensor's only element."""
+
+
 class Call:
     """A call of an op, and what its converter needs.
 

@@ -6,6 +6,7 @@ A session refuses a call that would write behind the end of a state, before it b
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ...ir.states import Position
-from .call import op_name
+from .call import ITEM, Call, op_name
 
 
 class _Range(NamedTuple):
@@ -44,13 +45,20 @@ def positions_in(
         if data is None or state is None:
             continue
         versions[node] = state
-        for axis, index in _indices(node, read):
+        for axis, index, behind in _indices(node, read):
             given = read.range_of(index)
             size = data.meta["val"].shape[axis]
             if given is not None and given.parameter and isinstance(size, int):
                 first = -size if op_name(node) in _FROM_END else 0
                 found[state].append(
-                    Position(given.parameter, given.element, given.least, given.most, size, first)
+                    Position(
+                        given.parameter,
+                        given.element,
+                        given.least,
+                        given.most + behind,
+                        size,
+                        first,
+                    )
                 )
     return found
 
@@ -75,17 +83,26 @@ _FROM_END = ("aten.index_put", "aten.where")
 """Those that take places less than 0: from the end, or nowhere."""
 
 
-def _indices(node: torch.fx.Node, read: _Positions) -> Iterator[tuple[int, torch.fx.Node]]:
-    """Generate the axes along which an op writes to places that are computed, and the places."""
+def _indices(node: torch.fx.Node, read: _Positions) -> Iterator[tuple[int, torch.fx.Node, int]]:
+    """Generate the axes along which an op writes to places that are computed, and the places.
+
+    The number: how many more places behind it are written.
+    """
     name = op_name(node)
     if name == "aten.index_put":
         for axis, index in enumerate(node.args[1]):
             if index is not None and index.meta["val"].dtype in (torch.int64, torch.int32):
-                yield axis, index
+                yield axis, index, 0
     elif name == "aten.where":
-        yield from _compared(node, read)
-    elif name not in ("aten.slice_scatter", "aten.select_scatter"):
-        yield node.args[1] % node.args[0].meta["val"].ndim, node.args[2]
+        yield from ((axis, index, 0) for axis, index in _compared(node, read))
+    elif name == "aten.slice_scatter":
+        given = Call.arguments_of(node)
+        axis = given["dim"] % node.args[0].meta["val"].ndim
+        start, count = given["start"], node.args[1].meta["val"].shape[axis]
+        if isinstance(start, torch.fx.Node) and isinstance(count, int) and given["step"] == 1:
+            yield axis, start, count - 1
+    elif name != "aten.select_scatter":
+        yield node.args[1] % node.args[0].meta["val"].ndim, node.args[2], 0
 
 
 def _compared(node: torch.fx.Node, read: _Positions) -> Iterator[tuple[int, torch.fx.Node]]:
@@ -102,14 +119,15 @@ def _compared(node: torch.fx.Node, read: _Positions) -> Iterator[tuple[int, torc
         if not read.counts(places, size):
             continue
         value = index.meta["val"] if isinstance(index, torch.fx.Node) else None
-        if value is not None and value.numel() == 1 and value.dtype == torch.int64:
+        is_number = isinstance(value, torch.SymInt)
+        if is_number or (value is not None and value.numel() == 1 and value.dtype == torch.int64):
             yield axes[0] + data.ndim - rank, index
 
 
 _SAME = (
     *("aten.view", "aten.reshape", "aten._unsafe_view", "aten.unsqueeze", "aten.squeeze"),
     *("aten.expand", "aten._to_copy", "aten.to", "aten.clone", "aten.alias", "aten.detach"),
-    *("aten.contiguous", "aten.lift_fresh_copy", "aten.flatten"),
+    *("aten.contiguous", "aten.lift_fresh_copy", "aten.flatten", ITEM),
 )
 """Ops whose results have the same numbers as their operands."""
 
@@ -140,8 +158,10 @@ class _Positions:
             return self.range_of(args[1])
         if name == "aten.arange":
             return self._counted(args)
-        if name in ("aten.add", "aten.sub") and value.kwargs.get("alpha", 1) == 1:
-            return self._sum(args[0], args[1], -1 if name == "aten.sub" else 1)
+        is_sum = name in ("aten.add", "aten.sub") and value.kwargs.get("alpha", 1) == 1
+        if is_sum or value.target in (operator.add, operator.sub):
+            is_less = name == "aten.sub" or value.target is operator.sub
+            return self._sum(args[0], args[1], -1 if is_less else 1)
         if name == "aten.select" and isinstance(args[2], int):
             return self._selected(args[0], args[2])
         return None
@@ -203,4 +223,5 @@ class _Positions:
 
 
 def _is_one(value: object) -> bool:
-    return not isinstance(value, torch.fx.Node) or value.meta["val"].numel() == 1
+    given = value.meta["val"] if isinstance(value, torch.fx.Node) else None
+    return not isinstance(given, torch.Tensor) or given.numel() == 1
