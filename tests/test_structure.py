@@ -20,7 +20,7 @@ APART = {"benchmarks", "conftest.py", "tests"}
 MODULES = {path for path in PYTHON.rglob("*.py") if not APART & {*path.parts}}
 MOST_FLOORS = 12
 MOST_LINES = {
-    **{"engine": 94_900, "engine/backend": 58_500, "rendered": 2_500, "vendor": 2_000},
+    **{"engine": 95_000, "engine/backend": 58_600, "rendered": 2_500, "vendor": 2_000},
     "isa": 15_950,
 }
 """In the reference backend, and of instruction sets, which it does not have; the engine's
@@ -30,8 +30,8 @@ warnings and identity of SDKs 550, real forms of integers 250, ending tools that
 of integers 200, scatters and capacities of states 550, open batches of the driver kit 250,
 bundles of programs 450, the kit's suite of states and its decoder 400, texts that decoders
 continue 550, their functions in reports and profiles 300, heads that share keys 200, bfloat16
-and weights that are unpacked 400, states that are updated in their memory 1,200, and steps of
-any types 30."""
+and weights that are unpacked 400, states that are updated in their memory 1,200, rows
+of products and branches of PyTorch 150, and steps of any types 30."""
 MOST_NAMES = 39
 """In the interface of the conformance kit, which had 87 from 38 modules before it."""
 

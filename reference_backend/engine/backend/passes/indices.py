@@ -8,7 +8,7 @@ import math
 import numpy as np
 from tvm import relax
 
-from ..ir.calls import Constant, Unknown, resolve, tensor_type
+from ..ir.calls import Constant, Unknown, items_of, resolve, tensor_type
 from ..table.table import Table
 from .evaluate import fixed_shape
 from .quantized_form import DEQUANTIZE, if_taken
@@ -52,6 +52,37 @@ def flatten_index(site: Site) -> Bindings | None:
         kept = data.ty.shape.values[count:]
         data = steps.add(relax.op.reshape(data, [math.prod(picked), *kept]))
     return steps.end(relax.op.take(data, places, axis=0))
+
+
+def put_by_places(site: Site) -> Bindings | None:
+    """Rewrite `index_put`, which has a tensor of indices for each axis, as one `scatter_nd`."""
+    data, indices, values = site.call.args
+    indices = resolve(indices, site.values)
+    fields = items_of(indices.fields) if isinstance(indices, relax.Tuple) else []
+    types = [fixed_shape(index.ty) for index in fields]
+    _, count = fixed_shape(values.ty) or ("", ())
+    if not site.table.entries_of("relax.scatter_nd") or len(fields) != data.ty.ndim:
+        return None
+    shapes = [shape for dtype, shape in filter(None, types) if dtype in ("int32", "int64")]
+    if len(shapes) < len(fields):
+        return None
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
+    if math.prod(count) != math.prod(shape):
+        return None
+    steps = Steps(site)
+    places = []
+    for index in fields:
+        if str(index.ty.dtype) != "int64":
+            index = steps.add(relax.op.astype(index, "int64"))
+        places.append(steps.add(relax.op.broadcast_to(index, shape)))
+    stacked = steps.add(relax.op.stack(places, axis=len(shape)))
+    if count != shape:
+        values = steps.add(relax.op.reshape(values, shape))
+    reduction = "add" if site.call.attrs.accumulate else "update"
+    return steps.end(relax.op.scatter_nd(data, stacked, values, reduction))
 
 
 def count_from_start(site: Site) -> Bindings | None:

@@ -27,6 +27,7 @@ from . import (
     quantize_first,
     quantized_form,
     recognize,
+    rows,
     scales,
     selections,
     sharing,
@@ -83,6 +84,7 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("SimplifyViews", views.simplify_view, *_VIEWS),
     # Before folding, which computes the index arithmetic if it is constant.
     _calls("FlattenIndices", indices.flatten_index, "relax.index_tensor"),
+    _calls("PutByPlaces", indices.put_by_places, "relax.index_put"),
     _calls("CompareNaN", normalize.compare_nan, "relax.isnan"),
     _calls("CompareLargest", normalize.compare_largest, "relax.isfinite", "relax.isinf"),
     # Before folding, which would build a kernel for each initial constant.
@@ -109,6 +111,8 @@ CANONICALIZATION: tuple[Pass, ...] = (
     _calls("InterpolateReals", quantized_form.interpolate_reals, quantized_form.DEQUANTIZE),
     # After folding, which computes the indices.
     _calls("CountFromStart", indices.count_from_start, "relax.take"),
+    # After MultiplyRows, which reads the rows of a product, and CountFromStart.
+    _calls("TakeRowsFirst", rows.take_rows_first, "relax.strided_slice", "relax.take"),
     # After CountFromStart: the indices are read several times.
     _calls("TakeRows", indices.take_rows, "relax.take"),
     _blocks("DropEmpties", indices.drop_empties),

@@ -14,7 +14,7 @@ from backend.engine.backend.models import generation
 from backend.engine.backend.models.decoders import read_decoder
 from backend.engine.backend.verification.originals import original_of
 from onnx_node import one_node
-from support import compile_for, needs_library, run_command
+from support import compile_for, needs_library, partition_for, run_command
 from test_onnx_states import CACHES, CAPACITY, SHARED, SIZE, WORDS, decoder
 
 pytestmark = needs_library("onnx", "onnxruntime")
@@ -67,6 +67,13 @@ def test_texts_are_continued_to_the_last_place(machine, continued, length):
             text.feed([1])
         text.reset()
         assert list(text.generate(prompt, 1)) == continued(prompt)[:1]
+
+
+def test_scores_behind_the_last_token_alone_are_computed(path):
+    mod = read_decoder([path], (1, CHUNK), CAPACITY, {})
+    text = partition_for(mod).script()
+    assert text.count(f'R.Tensor((1, 1, {WORDS}), dtype="float32")')
+    assert f"R.Tensor((1, {CHUNK}, {WORDS})" not in text
 
 
 def test_two_answers_share_a_prompt(machine, continued):

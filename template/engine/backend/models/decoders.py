@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import tvm
+from tvm import relax
 
+from ..importers.sizes import sizes_of
+from ..ir.calls import items_of
 from ..ir.states import NoStates, declared_in
 from ..shared.problem import Problem
 from .reading import ModelFile, Shapes, main_of, read_model, with_bfloat16
@@ -30,7 +33,7 @@ def read_decoder(
     `shapes`: sizes of an ONNX file's inputs, where others are asked for.
     `bfloat16`: the type that tensors of bfloat16 in a program get; None for the usual one.
     """
-    functions: dict[str, tvm.relax.Function] = {}
+    functions: dict[str, relax.Function] = {}
     for path in paths:
         is_onnx = path.suffix.lower() == ".onnx"
         file = read_model(path, shapes if is_onnx else {})
@@ -45,11 +48,11 @@ def read_decoder(
                     f"{path} becomes the function '{name}', as another program does; give it "
                     "another file name."
                 )
-            functions[name] = function.with_attr("global_symbol", name)
+            functions[name] = _with_last_scores(function).with_attr("global_symbol", name)
     return tvm.IRModule(functions)
 
 
-def _function_of(file: ModelFile) -> tvm.relax.Function:
+def _function_of(file: ModelFile) -> relax.Function:
     try:
         function = main_of(file.imported({}))
     except Problem as problem:
@@ -66,6 +69,33 @@ def _function_of(file: ModelFile) -> tvm.relax.Function:
             "text: export the decoder with its cache, as a buffer that the program changes."
         )
     return function
+
+
+def _with_last_scores(function: relax.Function) -> relax.Function:
+    """Return a function whose first result has the scores behind the last token alone.
+
+    A pass computes no others then: see `passes/rows.py`.
+    """
+    *blocks, block = items_of(function.body.blocks)
+    *bindings, last = items_of(block.bindings)
+    results = getattr(last, "value", None)
+    is_last = last.var.same_as(function.body.body) and isinstance(block, relax.DataflowBlock)
+    if not isinstance(results, relax.Tuple) or not is_last:
+        return function
+    scores, *kept = items_of(results.fields)
+    sizes = sizes_of(scores.ty) or []
+    count = sizes[-2] if len(sizes) > 1 else None
+    if count in (None, 1):
+        return function
+    normalize = relax.BlockBuilder().normalize
+    axis = scores.ty.ndim - 2
+    call = normalize(relax.op.strided_slice(scores, [axis], [count - 1], [count]))
+    sliced = relax.DataflowVar("last_scores", call.ty)
+    results = normalize(relax.Tuple([sliced, *kept]))
+    result = relax.Var(last.var.name, results.ty)
+    added = [relax.VarBinding(sliced, call), relax.VarBinding(result, results)]
+    body = relax.SeqExpr([*blocks, relax.DataflowBlock([*bindings, *added])], result)
+    return relax.Function(function.params, body, results.ty, function.is_pure, function.attrs)
 
 
 def _with_states(file: ModelFile, chunk: int, capacity: int) -> ModelFile:

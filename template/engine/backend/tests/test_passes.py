@@ -2,6 +2,7 @@
 """The canonicalization passes: their effects, disabling them, and constant folding."""
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,6 +60,7 @@ def placed(mod):
 X = variable("x", 2, 3, 4)
 SQUARE = variable("s", 4, 4)
 IMAGE = variable("image", 1, 3, 8, 8)
+NUMBER = constant([1.5], "float32")
 
 
 def reversed_by_kernel():
@@ -141,6 +143,12 @@ def scaled_product(emit):
     return emit(op.multiply(product, scales))
 
 
+def scores_of_the_last_row(emit):
+    weight = constant(np.arange(20).reshape(4, 5), "float32")
+    biased = emit(op.add(emit(op.matmul(X, weight)), constant([1, 2, 3, 4, 5], "float32")))
+    return emit(op.strided_slice(biased, [1], [-1], [9]))
+
+
 def packed_weight(emit):
     numbers = constant(np.arange(20).reshape(4, 5), "int32")
     numbers = emit(
@@ -203,6 +211,10 @@ EXAMPLES = {
     "FlattenIndices": (
         [X],
         lambda emit: emit(op.index_tensor(X, [constant([0, 1]), constant([2, -1])])),
+    ),
+    "PutByPlaces": (
+        [SQUARE],
+        lambda emit: emit(op.index_put(SQUARE, (constant([0]), constant([2])), NUMBER)),
     ),
     "CompareNaN": ([X], lambda emit: emit(op.isnan(X))),
     "CompareLargest": ([X], lambda emit: emit(op.isfinite(X))),
@@ -288,6 +300,7 @@ EXAMPLES = {
             op.matmul(X, emit(op.astype(constant(np.ones((4, 5)), "int8"), "float32")))
         ),
     ),
+    "TakeRowsFirst": ([X], scores_of_the_last_row),
     "TakeRows": ([variable("rows", 2, dtype="int64")], None),
     "QuantizeFirst": ([X], lambda emit: emit(quantized(emit(op.reshape(X, [6, 4]))))),
     "DropLimits": (
@@ -360,7 +373,7 @@ def example(name):
 
 
 @needs("attention_bias", "sdpa_bias", "take", "clip", "conv2d", "silu", "not_equal", "flip")
-@needs("reshape", "quantize", "dequantize", "resize2d", "abs", "less_equal")
+@needs("reshape", "quantize", "dequantize", "resize2d", "abs", "less_equal", "scatter_nd")
 @pytest.mark.parametrize("name", [item.name for item in CANONICALIZATION])
 def test_each_pass_has_an_effect_and_can_be_switched_off(name):
     mod = example(name)
@@ -377,6 +390,110 @@ def test_an_unknown_pass_cannot_be_switched_off():
         simplify(example("DropUnused"), TABLE, disabled=["FoldConstant"])
     with pytest.raises(ValueError, match=r"one text, 'FoldBatchNorm'; write a list"):
         simplify(example("DropUnused"), TABLE, disabled="FoldBatchNorm")
+
+
+ROW_OF_FOUR = constant(np.arange(5) - 2, "float32")
+ALL_ROWS = constant(np.arange(30).reshape(2, 3, 5) / 8, "float32")
+BEHIND_A_PRODUCT = {
+    "nothing": lambda emit, it: it,
+    "a bias": lambda emit, it: emit(op.add(it, ROW_OF_FOUR)),
+    "a residual": lambda emit, it: emit(op.subtract(ALL_ROWS, it)),
+    "a number for each row": lambda emit, it: emit(
+        op.divide(it, constant([[1], [2], [4]], "float32"))
+    ),
+    "one row for all": lambda emit, it: emit(op.multiply(it, constant([[[2]]], "float32"))),
+    "a soft cap": lambda emit, it: emit(
+        op.multiply(emit(op.tanh(emit(op.divide(it, relax.const(8.0))))), relax.const(8.0))
+    ),
+    "limits": lambda emit, it: emit(op.clip(it, -3, 3)),
+    "float16": lambda emit, it: emit(op.astype(it, "float16")),
+}
+READS_ROWS = {
+    "the last": lambda it: op.strided_slice(it, [1], [-1], [2**63 - 1]),
+    "the first two": lambda it: op.strided_slice(it, [-2], [0], [2]),
+    "one without its axis": lambda it: op.take(it, relax.const(1, "int64"), axis=1),
+}
+
+
+@pytest.mark.parametrize("reading", READS_ROWS)
+@pytest.mark.parametrize("behind", BEHIND_A_PRODUCT)
+def test_rows_that_nothing_reads_are_not_multiplied(behind, reading):
+    weight = constant(RNG.integers(-4, 5, (4, 5)), "float32")
+
+    def body(emit):
+        product = BEHIND_A_PRODUCT[behind](emit, emit(op.matmul(X, weight)))
+        return emit(READS_ROWS[reading](product))
+
+    mod = build([X], body)
+    simplified = simplify(mod, TABLE)
+    (product,) = (
+        item.value
+        for block in simplified["main"].body.blocks
+        for item in block.bindings
+        if "matmul" in str(getattr(item.value, "op", ""))
+    )
+    assert product.ty.shape[1] == (2 if reading == "the first two" else 1)
+    x = RNG.integers(-4, 5, (2, 3, 4)).astype("float32")
+    np.testing.assert_allclose(run(mod, x), as_on_the_host(mod, x), rtol=1e-3, atol=1e-5)
+
+
+@needs("scatter_nd", "stack", "broadcast_to", "reshape")
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize(
+    ("shapes", "dtype", "count"),
+    [
+        ([(5,), (5,), (5,)], "int64", (5,)),
+        ([(2, 1), (1, 3), (1,)], "int32", (2, 3)),
+        ([(2, 1), (3,), (1,)], "int64", (6,)),
+    ],
+)
+def test_elements_are_put_at_their_places(shapes, dtype, count, accumulate):
+    # Some count from the end, and no place is there twice: the order of two is not defined.
+    places = [
+        (np.arange(math.prod(shape)) % size - axis).reshape(shape).astype(dtype)
+        for axis, (shape, size) in enumerate(zip(shapes, (2, 3, 4), strict=True))
+    ]
+    values = RNG.integers(1, 9, count).astype("float32")
+    given = [variable(f"places_{axis}", *it.shape, dtype=dtype) for axis, it in enumerate(places)]
+
+    def body(emit):
+        return emit(op.index_put(X, tuple(given), relax.const(values), accumulate))
+
+    mod = build([X, *given], body)
+    x = RNG.integers(-9, 9, (2, 3, 4)).astype("float32")
+    wanted = x.copy()
+    put = np.add.at if accumulate else np.ndarray.__setitem__
+    put(wanted, tuple(places), values.reshape(np.broadcast_shapes(*shapes)))
+    np.testing.assert_array_equal(run(mod, x, *places), wanted)
+    assert placed(mod).regions and not placed(mod).on_host
+
+
+def read_as_a_whole(emit, product):
+    part = emit(op.strided_slice(product, [1], [-1], [3]))
+    return [part, emit(op.negative(product))]
+
+
+def test_the_product_with_a_vector_has_other_rows():
+    y, weight = variable("y", 3, 3, 4), constant([1, 2, 3, 4], "float32")
+    first = relax.const(0, "int64")
+    mod = build([y], lambda emit: emit(op.take(emit(op.matmul(y, weight)), first, axis=0)))
+    numbers = RNG.integers(-4, 5, (3, 3, 4)).astype("float32")
+    np.testing.assert_array_equal(run(mod, numbers), as_on_the_host(mod, numbers))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_as_a_whole,
+        lambda emit, it: emit(op.strided_slice(it, [2], [-1], [5])),
+        lambda emit, it: emit(op.strided_slice(it, [1], [0], [3], [2])),
+        lambda emit, it: emit(op.strided_slice(emit(op.nn.softmax(it, 1)), [1], [0], [1])),
+    ],
+)
+def test_other_slices_stay_behind_their_product(read):
+    weight = constant(np.ones((4, 5)), "float32")
+    mod = build([X], lambda emit: read(emit, emit(op.matmul(X, weight))))
+    assert ops_of(simplify(mod, TABLE))[0] == "matmul"
 
 
 @tvm.instrument.pass_instrument
