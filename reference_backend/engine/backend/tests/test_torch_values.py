@@ -448,3 +448,54 @@ def test_bfloat16_becomes_another_type(dtype):
 def test_a_type_for_bfloat16_that_is_unknown():
     program = exported(lambda x: x + 1, real(3))
     assert "bfloat16='int8'; supported are float32" in refused(program, bfloat16="int8")
+
+
+# ---- Branches -----------------------------------------------------------------------------------
+
+
+def scaled(x):
+    return functional.silu(x) * 3, x.sum()
+
+
+def shifted(x):
+    return torch.cond(
+        x.max() > 2, lambda x: x - 1, lambda x: functional.pad(x[1:], (0, 1)), (x,)
+    ), (x.max())
+
+
+@pytest.mark.parametrize("numbers", [[1.0, 2, 3], [1, 1, 1], [-1, -2, 3], [-3, -1, 0]])
+def test_branches_are_those_of_pytorch(numbers):
+    """The ops in branches have our converters, too; one branch has branches."""
+
+    def forward(x):
+        first, second = torch.cond(x.sum() > 4, scaled, shifted, (x,))
+        return first * second
+
+    check(forward, torch.tensor(numbers))
+
+
+def test_an_unknown_op_in_a_branch_is_refused_by_name():
+    @torch.library.custom_op("of_tests::unknown", mutates_args=())
+    def unknown(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    unknown.register_fake(torch.empty_like)
+
+    def forward(x):
+        return torch.cond(x.sum() > 0, shifted, lambda x: (unknown(x), x.max()), (x,))
+
+    program = exported(forward, real(3))
+    with pytest.raises(
+        ValueError, match=r"operator of the node unknown \(of_tests.unknown.default"
+    ):
+        backend.from_exported_program(program)
+
+
+def test_what_pytorch_cannot_take_apart_is_an_error_of_one_sentence():
+    def forward(x):
+        return torch.cond(x.sum() > 0, lambda x: x[[-1, 0]], lambda x: x[:2] * 2, (x,))
+
+    with pytest.raises(
+        ValueError, match="PyTorch cannot take the program apart: .* Export the mod"
+    ):
+        backend.from_exported_program(exported(forward, real(3)))

@@ -145,3 +145,22 @@ class Either(Narrow):
 def test_a_place_that_may_count_from_the_end_is_refused():
     with pytest.raises(ValueError, match="for which torch._check tells that it is 0 or more, or"):
         read(Either, 1)
+
+
+class Unlimited(Narrow):
+    def forward(self, x, place):
+        self.cache.narrow(2, place.item(), 1).copy_(x)
+        return self.cache.sum(2)
+
+
+class UnlimitedSlice(Narrow):
+    def forward(self, x, place):
+        first = place.item()
+        self.cache[:, :, first : first + 1] = x
+        return self.cache.sum(2)
+
+
+@pytest.mark.parametrize("network", [Unlimited, UnlimitedSlice])
+def test_a_place_without_bounds_is_refused_with_what_helps(network):
+    with pytest.raises(ValueError, match=r"item\(\) reads .* torch._check\(n >= 0\), torch._check"):
+        read(network, 1)

@@ -42,6 +42,7 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
     sizes: Sizes
     """The sizes of the program that is read."""
     _unlimited: list[relax.Var]
+    _custom_ops: set[str] | None = None
 
     def __init__(self, bfloat16: str) -> None:
         self._bfloat16 = bfloat16
@@ -114,9 +115,15 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
         return kept, inputs, ranges
 
     def _translate_fx_graph(
-        self, module: object, nodes: object, inputs: dict[str, relax.Var], *others: object
+        self,
+        module: object,
+        nodes: object,
+        inputs: dict[str, relax.Var],
+        custom_ops: set[str] | None = None,
     ) -> tuple[relax.Expr, ...]:
         """Read the nodes; a call whose sizes are outside of the program's ranges fails."""
+        # TVM does not pass them to the branches of torch.cond.
+        self._custom_ops = custom_ops or self._custom_ops
         for value in self._unlimited:
             limited = self.sizes.limited(value)
             if limited is not None:
@@ -124,7 +131,7 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
                 self.block_builder.match_cast(value, limited)
         self._unlimited = []
         results: tuple[relax.Expr, ...] = super()._translate_fx_graph(
-            module, nodes, inputs, *others
+            module, nodes, inputs, self._custom_ops
         )
         return results
 
@@ -164,14 +171,18 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
 
     def _check_unsupported_func_type(self, nodes: Sequence[fx.Node]) -> None:
         """Refuse ops without a converter, and name their nodes; TVM names only kinds."""
+        nodes = [*nodes, *(node for before in nodes for node in _nodes_of_branch(before))]
         missing = [
-            _title(node)
+            node
             for node in nodes
             if node.op == "call_function" and node.target.__name__ not in self.convert_map
             if self.sizes.of(node.meta.get("val")) is None
         ]
+        for node in missing:
+            if isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool):
+                raise refusal_of(node, _TELL_BOUNDS)
         if missing:
-            raise ValueError(unknown_operators(missing))
+            raise ValueError(unknown_operators([*map(_title, missing)]))
         for node in nodes:
             if node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt):
                 # `_converted` returns the size without a call of the converter.
@@ -285,7 +296,20 @@ class Importer(translator.ExportedProgramImporter):  # type: ignore[misc]
 _OPTIONS = dict.fromkeys(
     ("keep_params_as_input", "unwrap_unit_return_tuple", "no_bind_return_tuple"), False
 )
+_TELL_BOUNDS = (
+    "it computes with a number that item() reads and whose bounds PyTorch does not know; supported "
+    "are places with bounds: n = position.item(), torch._check(n >= 0), torch._check(n < size)"
+)
 _FIX_SIZES = "If the open sizes are why, export the model with fixed ones"
+
+
+def _nodes_of_branch(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes of a branch of torch.cond, and of those in it, that a node names."""
+    branch = getattr(node.graph.owning_module, str(node.target), None)
+    if node.op != "get_attr" or not isinstance(branch, torch.fx.GraphModule):
+        return []
+    nodes = list(branch.graph.nodes)
+    return [*nodes, *(inner for outer in nodes for inner in _nodes_of_branch(outer))]
 
 
 def _has_open_sizes(node: fx.Node) -> bool:

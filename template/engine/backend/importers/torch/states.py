@@ -17,6 +17,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Outpu
 
 from ...ir.states import Position
 from ..declared import text_of
+from ..failures import essential
 from .call import op_name
 from .positions import positions_in
 
@@ -52,10 +53,11 @@ def decomposed(program: ExportedProgram, table: Mapping[object, object]) -> Expo
     try:
         return program.run_decompositions(dict(table))
     except Exception as error:
-        why = _why_not(program, str(error))
-        if why:
-            raise ValueError(why) from error
-        raise
+        why = _why_not(program, str(error)) or (
+            f"PyTorch cannot take the program apart: {essential(error)}. Export the model without "
+            "the ops that are why, or read it with run_ep_decomposition=False"
+        )
+        raise ValueError(why) from error
 
 
 def _with_buffers_once(program: ExportedProgram) -> ExportedProgram:
